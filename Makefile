@@ -1,0 +1,74 @@
+# Needs Python >= 3.10, make and pip. uv is used when it is on the PATH, because it is faster; nothing depends on it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Four workers at most: each may start a database server of its own.
+PYTEST_ARGS ?= -n auto --maxprocesses 4
+SOURCES := $(wildcard langgraph_idem tests examples benchmarks)
+UV := $(shell command -v uv 2>/dev/null)
+
+ifdef UV
+  create = uv venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" $(1)
+  install = uv pip install --quiet --python $(1)/bin/python $(2)
+else
+  create = $(PYTHON) -m venv $(1)
+  install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)
+endif
+
+.PHONY: test demo lint format types docs bench remotes clean
+.DEFAULT_GOAL := test
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m examples.order_agent
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy $(SOURCES)
+
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --quiet
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+# The server programs behind the tests of remote effects, apart from the project's own environment.
+remotes: $(VENV)-remotes/.ready
+
+clean:
+	rm -rf $(VENV) $(VENV)-remotes site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "langgraph-idem needs Python >= 3.10; name one: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "creating $(VENV)"
+	@$(call create,$(VENV))
+
+# Each stamp is younger than pyproject.toml, so a changed dependency is installed by the next command.
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "installing langgraph-idem with all its extras and the tools of its tests (a minute the first time)"
+	@$(call install,$(VENV),-e '.[all,dev]')
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	@echo "installing langgraph-idem with SQLite (a minute the first time)"
+	@$(call install,$(VENV),-e '.[sqlite]')
+	@touch $@
+
+$(VENV)-remotes/.ready: pyproject.toml
+	@echo "installing the servers that stand for remotes into $(VENV)-remotes"
+	@$(call create,$(VENV)-remotes)
+ifndef UV
+	@$(call install,$(VENV)-remotes,--upgrade 'pip>=25.1')
+endif
+	@$(call install,$(VENV)-remotes,--group remotes)
+	@touch $@
