@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 # Four workers at most: each may start a database server of its own.
 PYTEST_ARGS ?= -n auto --maxprocesses 4
 SOURCES := $(wildcard langgraph_idem tests examples benchmarks)
-UV := $(shell command -v uv 2>/dev/null)
+# Asked for its version, because a shim of that name may lead nowhere.
+UV := $(shell uv --version 2>/dev/null)
+# The real interpreter behind a shim.
+python = $(shell $(PYTHON) -c 'import sys; print(sys.executable)')
 
 ifdef UV
-  create = uv venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" $(1)
+  create = uv venv --quiet --allow-existing --python "$(python)" $(1)
   install = uv pip install --quiet --python $(1)/bin/python $(2)
 else
-  create = $(PYTHON) -m venv $(1)
+  create = "$(python)" -m venv $(1)
   install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)
 endif
 
@@ -42,10 +45,11 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
 # The server programs behind the tests of remote effects, apart from the project's own environment.
-remotes: $(VENV)-remotes/.ready
+remotes:
+	PYTHON="$(python)" bash tests/support/remotes/install.sh
 
 clean:
-	rm -rf $(VENV) $(VENV)-remotes site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
@@ -62,13 +66,4 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	@echo "installing langgraph-idem with SQLite (a minute the first time)"
 	@$(call install,$(VENV),-e '.[sqlite]')
-	@touch $@
-
-$(VENV)-remotes/.ready: pyproject.toml
-	@echo "installing the servers that stand for remotes into $(VENV)-remotes"
-	@$(call create,$(VENV)-remotes)
-ifndef UV
-	@$(call install,$(VENV)-remotes,--upgrade 'pip>=25.1')
-endif
-	@$(call install,$(VENV)-remotes,--group remotes)
 	@touch $@

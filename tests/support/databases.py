@@ -1,8 +1,9 @@
 """Throw-away database servers on loopback, and a fresh database for each test.
 
-Also a program: ``python -m tests.support.databases run COMMAND...`` starts PostgreSQL (and MariaDB, where it is
-installed), tells COMMAND through ``IDEM_TEST_POSTGRES_URL`` and ``IDEM_TEST_MARIADB_URL``, and stops both at the end.
-It imports nothing but the standard library, so that it runs before anything is installed.
+Also a program: ``python -m tests.support.databases run COMMAND...`` starts PostgreSQL (and
+MariaDB, where it is installed), tells COMMAND through ``IDEM_TEST_POSTGRES_URL`` and
+``IDEM_TEST_MARIADB_URL``, and stops both at the end. It imports nothing but the standard library,
+so that it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
+
+    from typing_extensions import Self
 
 POSTGRES_URL = "IDEM_TEST_POSTGRES_URL"
 MARIADB_URL = "IDEM_TEST_MARIADB_URL"
@@ -47,7 +49,7 @@ class Server(Protocol):
     def stop(self) -> None:
         """Stop the server and wait until it is gone."""
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         """Start the server."""
 
     def __exit__(self, *exc: object) -> None:
@@ -75,7 +77,7 @@ class ThrowAwayPostgres:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        # fsync is for power cuts; a killed server loses nothing without it, and the tests run twice as fast.
+        # fsync is for power cuts: a killed server loses nothing without it, and tests run faster.
         options = (
             f"-p {self._port} -k {self._folder} -c listen_addresses=127.0.0.1"
             " -c max_connections=200 -c fsync=off -c shared_buffers=64MB"
@@ -87,11 +89,12 @@ class ThrowAwayPostgres:
         """Stop the server and wait until it is gone.
 
         Args:
-            mode: ``smart``, ``fast``, or ``immediate`` (as a crash: no clean shutdown, recovery at the next start).
+            mode: ``smart``, ``fast``, or ``immediate`` (as a crash: no clean shutdown, recovery at
+                the next start).
         """
         self._pg_ctl("stop", "-m", mode)
 
-    def __enter__(self) -> ThrowAwayPostgres:
+    def __enter__(self) -> Self:
         """Start the server."""
         self.start()
         return self
@@ -165,7 +168,7 @@ class ThrowAwayMariaDB:
         if self._server is not None:
             self._server.wait(START_TIMEOUT)
 
-    def __enter__(self) -> ThrowAwayMariaDB:
+    def __enter__(self) -> Self:
         """Start the server and make its one user."""
         self.start()
         sql = "create user idem@'%' identified by 'idem'; grant all on *.* to idem@'%'"
@@ -309,7 +312,7 @@ def _ordinary_user(name: str) -> str | None:
 
 
 def _folder_of(user: str | None, prefix: str) -> Path:
-    # Not pytest's tmp_path: a socket's path must stay under 108 bytes, and another user must get in.
+    # Not pytest's tmp_path: a socket's path must be short, and another user must get in.
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     if user:
         shutil.chown(folder, user, pwd.getpwnam(user).pw_gid)

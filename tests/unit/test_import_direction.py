@@ -15,7 +15,8 @@ import pytest
 PACKAGE = "langgraph_idem"
 SOURCE = Path(__file__).parents[2] / PACKAGE
 
-# From low to high. A module imports its own layer and lower ones. To add a module, write its name into a layer.
+# From low to high: a module imports its own layer and lower ones. A new module or folder of the
+# package is entered here, by its first name.
 LAYERS = (
     {"errors", "effects", "events", "keys", "codec"},
     {"decisions"},
@@ -58,7 +59,7 @@ ONLY_WHEN_USED = (
 
 @dataclass(frozen=True)
 class Import:
-    """One import statement: who imports whom, in which line, and whether it runs when the module is loaded."""
+    """Who imports whom, in which line, and whether that happens when the importer is loaded."""
 
     importer: str
     imported: str
@@ -74,7 +75,7 @@ class Import:
 
 
 def modules_under(source: Path) -> dict[str, ast.Module]:
-    """Parse every module of the package; names are dotted and full, a package's own is its ``__init__``."""
+    """Parse every module of the package; names are full, a folder's own ends in ``__init__``."""
     trees = {}
     for path in sorted(source.rglob("*.py")):
         parts = (PACKAGE, *path.relative_to(source).with_suffix("").parts)
