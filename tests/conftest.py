@@ -1,4 +1,4 @@
-"""Databases for every test: a fresh SQLite file, a fresh PostgreSQL database, a fresh MariaDB database."""
+"""Databases for every test: each gets a fresh one, on SQLite, PostgreSQL or MariaDB."""
 
 from __future__ import annotations
 
