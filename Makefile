@@ -11,11 +11,11 @@ UV := $(shell uv --version 2>/dev/null)
 python = $(shell $(PYTHON) -c 'import sys; print(sys.executable)')
 
 ifdef UV
-  create = uv venv --quiet --allow-existing --python "$(python)" $(1)
-  install = uv pip install --quiet --python $(1)/bin/python $(2)
+  create = uv venv --quiet --allow-existing --python "$(python)" $(VENV)
+  install = uv pip install --quiet --python $(BIN)/python
 else
-  create = "$(python)" -m venv $(1)
-  install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)
+  create = "$(python)" -m venv $(VENV)
+  install = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
 .PHONY: test demo lint format types docs bench remotes clean
@@ -55,15 +55,15 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 	  || { echo "langgraph-idem needs Python >= 3.10; name one: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "creating $(VENV)"
-	@$(call create,$(VENV))
+	@$(create)
 
 # Each stamp is younger than pyproject.toml, so a changed dependency is installed by the next command.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "installing langgraph-idem with all its extras and the tools of its tests (a minute the first time)"
-	@$(call install,$(VENV),-e '.[all,dev]')
+	@$(install) -e '.[all,dev]'
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	@echo "installing langgraph-idem with SQLite (a minute the first time)"
-	@$(call install,$(VENV),-e '.[sqlite]')
+	@$(install) -e '.[sqlite]'
 	@touch $@

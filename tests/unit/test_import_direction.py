@@ -34,7 +34,7 @@ ALSO_ALLOWED = {
 }
 KNOW_LANGGRAPH = {"tools", "react", "testing", "__init__"}
 LANGGRAPH = ("langchain", "langchain_core", "langgraph")
-# What `pip install langgraph-idem` alone does not bring, or what must not be loaded before it is used.
+# What the core does not bring, and what must not be loaded before it is used.
 ONLY_WHEN_USED = (
     "aiosqlite",
     "asyncmy",
