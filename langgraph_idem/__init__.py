@@ -1,0 +1,1 @@
+"""Effects of LangGraph tools that take hold exactly once."""

@@ -1,0 +1,133 @@
+"""What to do about a call, given what the ledger holds. Pure and total: no clock, no database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from langgraph_idem.effects import EffectRecord, Kind, Origin, State
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request for one effect.
+
+    Attributes:
+        scope: Whose effect.
+        operation: Name of the kind of effect.
+        key: Which effect of that operation, as canonical text.
+        kind: Transactional, remote or staged.
+        fingerprint: Digest of the arguments that matter.
+        arguments: Canonical JSON of these arguments, None if they are not to be kept.
+        attempt_id: Random id of this attempt: the fencing token.
+        origin: Who asked.
+        lease_seconds: How long a claim of a remote effect is presumed alive; None: for ever.
+
+    """
+
+    scope: str
+    operation: str
+    key: str
+    kind: Kind
+    fingerprint: str
+    arguments: str | None
+    attempt_id: str
+    origin: Origin = Origin()
+    lease_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A row of the ledger, and what time the database says it is."""
+
+    record: EffectRecord
+    now: datetime
+
+
+@dataclass(frozen=True)
+class Execute:
+    """The effect is ours to bring about."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """It took hold before: return what was recorded."""
+
+    record: EffectRecord
+    ours: bool
+    """True if this very attempt did it and only the answer to its commit was lost."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """It failed before, for good."""
+
+    record: EffectRecord
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Somebody else is at it."""
+
+    record: EffectRecord
+    retry_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The same key, but other arguments."""
+
+    record: EffectRecord
+
+
+@dataclass(frozen=True)
+class Verify:
+    """The attempt that held it is gone or lost: find out before anything else."""
+
+    found: Found
+
+
+Decision = Execute | Replay | Failed | Busy | Changed | Verify
+
+
+def decide(found: Found | None, call: Call) -> Decision:
+    """Say what to do about a call.
+
+    Args:
+        found: The row that was there before us, or None if our claim won.
+        call: The request.
+
+    Returns:
+        Exactly one decision, for every combination.
+
+    """
+    if found is None:
+        return Execute()
+    record = found.record
+    if record.fingerprint != call.fingerprint:
+        return Changed(record)
+    if record.state is State.SUCCEEDED:
+        return Replay(record, ours=record.attempt_id == call.attempt_id)
+    if record.state is State.FAILED:
+        return Failed(record)
+    if record.state is State.STAGED:
+        return Replay(record, ours=record.attempt_id == call.attempt_id)
+    if record.state is State.CLAIMED and _lease_holds(record, found.now):
+        return Busy(record, lease_end(record))
+    return Verify(found)
+
+
+def lease_end(record: EffectRecord) -> datetime | None:
+    """Return when a claim stops being presumed alive (UTC); None: never."""
+    if record.lease_seconds is None:
+        return None
+    return record.claimed_at + timedelta(seconds=record.lease_seconds)
+
+
+def _lease_holds(record: EffectRecord, now: datetime) -> bool:
+    end = lease_end(record)
+    return end is None or now < end

@@ -1,0 +1,217 @@
+"""An effect: its states, the table of allowed transitions, the record and the receipt."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+_IDEMPOTENCY_KEYS: Final = uuid.UUID("7d1f3bd6-5c1d-5a0c-9a54-3c1f6c1f0b5e")
+"""Namespace of the UUID form of idempotency keys. Never change it: providers remember keys."""
+
+
+class _Text(str, Enum):
+    """An enum whose members print and store as their value."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class State(_Text):
+    """Where an effect stands."""
+
+    STAGED = "staged"
+    CLAIMED = "claimed"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class Kind(_Text):
+    """What sort of thing the tool does, and so which promise holds."""
+
+    TRANSACTIONAL = "transactional"
+    REMOTE = "remote"
+    STAGED = "staged"
+
+
+class Relation(_Text):
+    """How a replayed call is related to the call that did the effect."""
+
+    SAME_CALL = "same_call"
+    SAME_THREAD = "same_thread"
+    OTHER_THREAD = "other_thread"
+    NOT_KNOWN = "not_known"
+
+
+TRANSITIONS: Final[Mapping[State | None, frozenset[State]]] = MappingProxyType(
+    {
+        None: frozenset({State.CLAIMED, State.STAGED}),
+        State.STAGED: frozenset({State.CLAIMED}),
+        State.CLAIMED: frozenset({State.SUCCEEDED, State.FAILED, State.UNKNOWN}),
+        State.UNKNOWN: frozenset({State.SUCCEEDED, State.FAILED}),
+        State.SUCCEEDED: frozenset(),
+        State.FAILED: frozenset(),
+    }
+)
+"""From which state an effect may go to which. What is not listed is forbidden, for a person too."""
+
+
+def may_become(state: State | None, wanted: State) -> bool:
+    """Tell whether the state table allows the step from ``state`` to ``wanted``."""
+    return wanted in TRANSITIONS[state]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The call that asked for an effect, as far as a graph (or nobody) told.
+
+    Attributes:
+        thread_id: LangGraph thread, None outside of one.
+        message_id: Id of the AIMessage that holds the tool call.
+        tool_call_id: Id of the tool call within that message.
+
+    """
+
+    thread_id: str | None = None
+    message_id: str | None = None
+    tool_call_id: str | None = None
+
+    def relation_of(self, later: Origin) -> Relation:
+        """Tell how a later call is related to this one, as far as the ids can tell."""
+        if self.thread_id is None or later.thread_id is None:
+            return Relation.NOT_KNOWN
+        if self.thread_id != later.thread_id:
+            return Relation.OTHER_THREAD
+        if self.tool_call_id is not None and self == later:
+            return Relation.SAME_CALL
+        return Relation.SAME_THREAD
+
+
+@dataclass(frozen=True)
+class EffectRecord:
+    """One row of the ledger: an effect, however often it was tried.
+
+    Attributes:
+        scope: Whose effect it is; ``"global"`` by default.
+        operation: Name of the kind of effect.
+        key: Which effect of that operation, as canonical text.
+        kind: Transactional, remote or staged.
+        state: Where it stands.
+        fingerprint: Versioned digest of the arguments that matter.
+        attempt_id: The fencing token: id of the attempt that holds or settled it.
+        attempts: How many attempts have held it.
+        arguments: Canonical JSON of the arguments that matter, or None if they are not kept.
+        result: The result as JSON text, None while there is none.
+        codec: Version of the result's encoding, None while there is no result.
+        reason: Why it failed or is unknown, in words.
+        evidence: JSON text of a late answer by an attempt that had lost its claim.
+        origin: The call that asked for it first.
+        lease_seconds: How long the claim is presumed alive, None for ever.
+        began_at: When the first attempt began (UTC, the database's clock).
+        claimed_at: When the holding attempt began (UTC, the database's clock).
+        settled_at: When it came to its state (UTC, the database's clock), None while claimed.
+        resolved_by: The person who settled an unknown outcome.
+        note: What that person wrote.
+
+    """
+
+    scope: str
+    operation: str
+    key: str
+    kind: Kind
+    state: State
+    fingerprint: str
+    attempt_id: str
+    attempts: int
+    began_at: datetime
+    claimed_at: datetime
+    arguments: str | None = None
+    result: str | None = None
+    codec: int | None = None
+    reason: str | None = None
+    evidence: str | None = None
+    origin: Origin = field(default_factory=Origin)
+    lease_seconds: float | None = None
+    settled_at: datetime | None = None
+    resolved_by: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a remote tool is given: the effect it is about to bring about.
+
+    Attributes:
+        scope: Whose effect it is.
+        operation: Name of the kind of effect.
+        key: Which effect of that operation, as canonical text.
+        idempotency_key: Stable across attempts, processes and re-plans; at most 255 characters,
+            ASCII. Send it to the provider.
+        attempt: Number of this attempt, from 1.
+        first_attempt_at: When the first attempt began (UTC, the database's clock).
+        evidence: What earlier attempts left in words, None if there is nothing.
+        arguments: The arguments that matter, by name.
+
+    """
+
+    scope: str
+    operation: str
+    key: str
+    idempotency_key: str
+    attempt: int = 1
+    first_attempt_at: datetime | None = None
+    evidence: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def idempotency_uuid(self) -> uuid.UUID:
+        """The idempotency key as a UUID (version 5), for providers that insist on one."""
+        return uuid.uuid5(_IDEMPOTENCY_KEYS, self.idempotency_key)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a caller gets beside the result.
+
+    Attributes:
+        operation: Name of the operation.
+        key: The key, as the library shows it.
+        scope: Whose effect it is.
+        outcome: ``succeeded``, ``failed``, ``unknown``, or ``claimed`` while in progress.
+        replayed: True if the recorded result was returned and nothing was done.
+        result: The result; not part of :meth:`as_dict`.
+        relation: How this call is related to the one that did the effect (replays only).
+        origin: The call that did the effect.
+        settled_at: When it was settled (replays only; UTC, the database's clock).
+
+    """
+
+    operation: str
+    key: str
+    scope: str
+    outcome: State
+    replayed: bool
+    result: Any = None
+    relation: Relation | None = None
+    origin: Origin = field(default_factory=Origin)
+    settled_at: datetime | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the receipt as plain JSON values, for a message or a checkpoint."""
+        told: dict[str, Any] = {
+            "operation": self.operation,
+            "key": self.key,
+            "scope": self.scope,
+            "outcome": str(self.outcome),
+            "replayed": self.replayed,
+        }
+        if self.relation is not None:
+            told["relation"] = str(self.relation)
+        return told

@@ -1,0 +1,327 @@
+"""A decorated function, understood: what it takes, how its effects are keyed, what the model sees."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from langgraph_idem import keys
+from langgraph_idem.decisions import Call
+from langgraph_idem.effects import Effect, Kind
+from langgraph_idem.errors import ConfigurationError, MissingKey
+from langgraph_idem.keys import GLOBAL, PER_CALL
+from langgraph_idem.sql.sites import Takes
+
+if TYPE_CHECKING:
+    from langgraph_idem.ports import CallContext, Host
+
+KeySpec = tuple[str, ...] | Callable[..., Any] | Any
+"""Argument names, a callable over the arguments (and the context), or PER_CALL."""
+ScopeSpec = str | Callable[..., Any]
+"""``"global"``, ``"thread"``, or a callable over the arguments (and the context)."""
+
+_FIRST: Final[Mapping[str, tuple[Takes, bool]]] = {
+    "Session": (Takes.SESSION, False),
+    "Connection": (Takes.CONNECTION, False),
+    "AsyncSession": (Takes.SESSION, True),
+    "AsyncConnection": (Takes.CONNECTION, True),
+}
+"""What the annotation of the first parameter means: what is given, and in which colour."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A function's signature, sorted into what the library, the framework and the model fill in."""
+
+    function: Callable[..., Any]
+    name: str
+    is_async: bool
+    takes: Takes
+    first: str
+    signature: inspect.Signature
+    annotations: Mapping[str, Any]
+    injected: frozenset[str]
+
+    @property
+    def visible(self) -> list[str]:
+        """Names of the parameters that the model (or the caller) fills in."""
+        return [name for name in self.signature.parameters if name not in self.injected]
+
+    @property
+    def returns(self) -> Any:
+        """The return annotation, as the codec needs it."""
+        return self.annotations.get("return", inspect.Signature.empty)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A kind of effect.
+
+    Attributes:
+        name: Stable across refactorings: it is part of every key.
+        kind: Transactional, remote or staged.
+        shape: The function's signature.
+        key: How its effects are keyed.
+        scope: Whose they are.
+        ignore: Arguments that do not matter for the fingerprint.
+        lease_seconds: How long a claim is presumed alive (remote only).
+
+    """
+
+    name: str
+    kind: Kind
+    shape: Shape
+    key: KeySpec
+    scope: ScopeSpec = GLOBAL
+    ignore: frozenset[str] = frozenset()
+    lease_seconds: float | None = None
+
+    def call(
+        self, bound: inspect.BoundArguments, context: CallContext, *, keep_arguments: bool
+    ) -> Call:
+        """Make the request that one call of the function stands for.
+
+        Raises:
+            MissingKey: The arguments or the context do not make up a key.
+            InvalidArguments: The arguments have no canonical form.
+
+        """
+        canonical = keys.canonical_json(self._that_matter(bound))
+        scope, key = self._scope(bound, context), self._key(bound, context)
+        keys.check_size(scope, self.name, key)
+        return Call(
+            scope=scope,
+            operation=self.name,
+            key=key,
+            kind=self.kind,
+            fingerprint=keys.fingerprint(canonical),
+            arguments=canonical if keep_arguments else None,
+            attempt_id=uuid.uuid4().hex,
+            origin=context.origin,
+            lease_seconds=self.lease_seconds,
+        )
+
+    def _that_matter(self, bound: inspect.BoundArguments) -> dict[str, Any]:
+        """Leave out what is ignored, injected, or equal to its default.
+
+        An argument at its default is left out so that a later release of the tool may add an
+        optional parameter without making a stranger of every effect in flight.
+        """
+        parameters = self.shape.signature.parameters
+        return {
+            name: value
+            for name, value in bound.arguments.items()
+            if name not in self.ignore
+            and name not in self.shape.injected
+            and not _is_default(value, parameters[name].default)
+        }
+
+    def _key(self, bound: inspect.BoundArguments, context: CallContext) -> str:
+        bound.apply_defaults()
+        if self.key is PER_CALL:
+            return keys.key_text(_per_call(context, self.name))
+        if callable(self.key):
+            return keys.key_text(_asked(self.key, bound.arguments, context))
+        return keys.key_text(tuple(_part(self.name, name, bound.arguments) for name in self.key))
+
+    def _scope(self, bound: inspect.BoundArguments, context: CallContext) -> str:
+        if callable(self.scope):
+            bound.apply_defaults()
+            told = _asked(self.scope, bound.arguments, context)
+            return keys.name_text("scope", told, keys.MAX_SCOPE)
+        if self.scope != "thread":
+            return self.scope
+        if context.origin.thread_id is None:
+            raise MissingKey(
+                f"{self.name} has scope='thread', but is called outside of a LangGraph thread. "
+                "Call it in a graph with a thread_id, or give it another scope.",
+                operation=self.name,
+            )
+        return keys.name_text("scope", f"thread:{context.origin.thread_id}", keys.MAX_SCOPE)
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    if default is inspect.Parameter.empty:
+        return False
+    return value is default or (type(value) is type(default) and bool(value == default))
+
+
+def _part(operation: str, name: str, arguments: Mapping[str, Any]) -> Any:
+    value = arguments[name]
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise MissingKey(
+            f"{operation} is keyed by {name!r}, which is {value!r}: it names no effect. Give "
+            f"{name!r} a value.",
+            operation=operation,
+        )
+    return value
+
+
+def _per_call(context: CallContext, operation: str) -> tuple[str, str, str]:
+    origin = context.origin
+    if origin.thread_id is None or origin.tool_call_id is None or origin.message_id is None:
+        raise MissingKey(
+            f"{operation} is keyed PER_CALL, which needs a tool call in a LangGraph thread: run "
+            "it through IdempotentToolNode (or the middleware) in a graph with a checkpointer and "
+            "a thread_id. Better: key it by an argument that names the effect.",
+            operation=operation,
+        )
+    return origin.thread_id, origin.message_id, origin.tool_call_id
+
+
+def _asked(spec: Callable[..., Any], arguments: Mapping[str, Any], context: CallContext) -> Any:
+    """Call a user's key or scope function with the arguments and, if it wants it, the context."""
+    wants_context = len(inspect.signature(spec).parameters) > 1
+    return spec(dict(arguments), context) if wants_context else spec(dict(arguments))
+
+
+def shape_of(function: Callable[..., Any], host: Host, decorator: str) -> Shape:
+    """Understand a function, or say what to write instead.
+
+    Args:
+        function: What was decorated.
+        host: Tells which parameters the framework injects.
+        decorator: The decorator's name, for the words of errors.
+
+    Raises:
+        ConfigurationError: It is no plain function, a generator, or lacks the first parameter.
+
+    """
+    _check_function(function, decorator)
+    name = getattr(function, "__name__", type(function).__name__)
+    annotations = _annotations(function)
+    first, *rest = [*inspect.signature(function).parameters.values()] or [None]
+    is_async = inspect.iscoroutinefunction(function)
+    takes = _takes(first, annotations, name, decorator, is_async=is_async)
+    assert first is not None  # noqa: S101 - _takes has refused it
+    parameters = [p.replace(annotation=annotations.get(p.name, p.annotation)) for p in rest]
+    return Shape(
+        function=function,
+        name=name,
+        is_async=is_async,
+        takes=takes,
+        first=first.name,
+        signature=inspect.Signature(
+            parameters, return_annotation=annotations.get("return", inspect.Signature.empty)
+        ),
+        annotations={key: value for key, value in annotations.items() if key != first.name},
+        injected=frozenset(p.name for p in parameters if host.is_injected(p.annotation)),
+    )
+
+
+def _check_function(function: Any, decorator: str) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"{function.__name__} is a generator. An effect has one result, recorded when it is "
+            f"done: let the function return it, and decorate it with @{decorator}(...)."
+        )
+    if not inspect.isroutine(function):
+        hint = (
+            "put @tool above it, so that it decorates the result"
+            if hasattr(function, "args_schema")
+            else "give it a function (def or async def)"
+        )
+        raise ConfigurationError(
+            f"@{decorator} decorates functions; this is {type(function).__name__}: {hint}."
+        )
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    """Resolve annotations one by one, so that one unknown name does not spoil the others."""
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return dict(getattr(function, "__annotations__", {}))
+
+
+def _takes(
+    first: inspect.Parameter | None,
+    annotations: Mapping[str, Any],
+    name: str,
+    decorator: str,
+    *,
+    is_async: bool,
+) -> Takes:
+    wanted = "AsyncSession" if is_async else "Session"
+    remote = decorator == "ledger.remote"
+    example = f"def {name}({'effect: Effect' if remote else f'session: {wanted}'}, /, ...)"
+    if first is None:
+        raise ConfigurationError(f"{name} takes nothing. Write: {example}")
+    annotation = annotations.get(first.name)
+    if remote:
+        if _type_name(annotation) != Effect.__name__:
+            raise ConfigurationError(
+                f"The first parameter of {name} must be annotated as Effect: it holds the "
+                f"idempotency key to send. Write: {example}"
+            )
+        return Takes.EFFECT
+    takes, takes_async = _first_of(annotation) or (None, is_async)
+    if takes is None:
+        raise ConfigurationError(
+            f"The first parameter of {name} ({first.name!r}) must be annotated as Session, "
+            "Connection, AsyncSession or AsyncConnection of SQLAlchemy: it carries the transaction "
+            f"that the effect and its record share. Write: {example}"
+        )
+    if takes_async != is_async:
+        raise ConfigurationError(
+            f"{name} is {'async' if is_async else 'sync'}, but its first parameter is "
+            f"{_type_name(annotation)}. Write: {example}"
+        )
+    return takes
+
+
+def _first_of(annotation: Any) -> tuple[Takes, bool] | None:
+    """Recognise SQLAlchemy's classes and their subclasses, by name, without importing asyncio's."""
+    classes = annotation.__mro__ if isinstance(annotation, type) else ()
+    names = [kind.__name__ for kind in classes] or [_type_name(annotation)]
+    return next((_FIRST[name] for name in names if name in _FIRST), None)
+
+
+def _type_name(annotation: Any) -> str:
+    if isinstance(annotation, str):
+        return annotation.rpartition(".")[2].strip("'\"")
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def check_key(key: KeySpec, shape: Shape, decorator: str) -> KeySpec:
+    """Check a key against the function's parameters.
+
+    Raises:
+        ConfigurationError: It names no parameter, or one that the framework fills in.
+
+    """
+    if key is PER_CALL or (callable(key) and not isinstance(key, type)):
+        return key
+    names = (key,) if isinstance(key, str) else key
+    if not isinstance(names, (tuple, list)) or not names:
+        raise ConfigurationError(
+            f"key={key!r} of {shape.name} is no key. Write @{decorator}(key=({_choice(shape)},)) "
+            "with the arguments that name the effect, a callable over the arguments, or PER_CALL."
+        )
+    check_names("key", tuple(names), shape)
+    return tuple(names)
+
+
+def check_names(what: str, names: tuple[str, ...], shape: Shape) -> None:
+    """Check that names are parameters which the model fills in.
+
+    Raises:
+        ConfigurationError: One is not.
+
+    """
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = {n for n in shape.visible if shape.signature.parameters[n].kind not in kinds}
+    for name in names:
+        if name not in named:
+            raise ConfigurationError(
+                f"{what}= of {shape.name} names {name!r}, which is no argument of it. Its "
+                f"arguments are: {', '.join(sorted(named)) or '(none)'}."
+            )
+
+
+def _choice(shape: Shape) -> str:
+    return repr(shape.visible[0]) if shape.visible else "'order_id'"

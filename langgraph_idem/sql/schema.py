@@ -1,0 +1,145 @@
+"""The ledger's tables, in a MetaData of their own so that Alembic can be given them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from langgraph_idem.keys import MAX_KEY, MAX_OPERATION, MAX_SCOPE
+
+
+class UtcDateTime(sa.types.TypeDecorator[dt.datetime]):
+    """An instant. Stored in UTC with microseconds, always handed back aware."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        """Keep the zone where the database can, the microseconds everywhere."""
+        if dialect.name in {"mysql", "mariadb"}:
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return dialect.type_descriptor(sa.DateTime(timezone=dialect.name == "postgresql"))
+
+    def process_bind_param(self, value: dt.datetime | None, dialect: sa.Dialect) -> Any:
+        """Send UTC; without the zone where the database has none."""
+        if value is None:
+            return None
+        utc = value.astimezone(dt.timezone.utc)
+        return utc if dialect.name == "postgresql" else utc.replace(tzinfo=None)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> dt.datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
+        """Return an aware datetime: SQLite and MariaDB hand back naive ones."""
+        if value is None:
+            return None
+        naive = value.tzinfo is None
+        aware: dt.datetime = value.replace(tzinfo=dt.timezone.utc) if naive else value
+        return aware.astimezone(dt.timezone.utc)
+
+
+class db_now(FunctionElement[dt.datetime]):  # noqa: N801 - reads like an SQL function
+    """The database's clock at this moment, not at the start of the transaction."""
+
+    type = UtcDateTime()
+    inherit_cache = True
+    name = "db_now"
+
+
+@compiles(db_now)
+def _now_standard(_element: db_now, _compiler: Any, **_: Any) -> str:
+    return "CURRENT_TIMESTAMP"
+
+
+@compiles(db_now, "postgresql")
+def _now_postgresql(_element: db_now, _compiler: Any, **_: Any) -> str:
+    return "clock_timestamp()"
+
+
+@compiles(db_now, "sqlite")
+def _now_sqlite(_element: db_now, _compiler: Any, **_: Any) -> str:
+    return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+
+
+@compiles(db_now, "mysql", "mariadb")
+def _now_mysql(_element: db_now, _compiler: Any, **_: Any) -> str:
+    return "UTC_TIMESTAMP(6)"
+
+
+def _identity(length: int) -> sa.types.TypeEngine[Any]:
+    """Text that is compared byte by byte.
+
+    MariaDB's and MySQL's collations fold case or ignore trailing blanks, so that two keys would
+    meet; a binary collation without padding does neither.
+    """
+    return (
+        sa.String(length)
+        .with_variant(sa.String(length, collation="C"), "postgresql")
+        .with_variant(mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mariadb")
+        .with_variant(mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_0900_bin"), "mysql")
+    )
+
+
+_LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+
+
+@dataclass(frozen=True)
+class LedgerTables:
+    """The tables of one ledger."""
+
+    metadata: sa.MetaData
+    effects: sa.Table
+    schema: sa.Table
+
+
+def ledger_tables(prefix: str = "idem_", schema: str | None = None) -> LedgerTables:
+    """Define the tables of a ledger.
+
+    Args:
+        prefix: What the tables' names begin with.
+        schema: The database schema they are in; None: the connection's own.
+
+    """
+    metadata = sa.MetaData(schema=schema)
+    effects = sa.Table(
+        f"{prefix}effects",
+        metadata,
+        sa.Column("scope", _identity(MAX_SCOPE), primary_key=True),
+        sa.Column("operation", _identity(MAX_OPERATION), primary_key=True),
+        sa.Column("key", _identity(MAX_KEY), primary_key=True),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("fingerprint", sa.String(80), nullable=False),
+        sa.Column("attempt_id", sa.String(32), nullable=False),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        sa.Column("began_at", UtcDateTime(), nullable=False),
+        sa.Column("claimed_at", UtcDateTime(), nullable=False),
+        sa.Column("arguments", _LONG_TEXT),
+        sa.Column("result", _LONG_TEXT),
+        sa.Column("codec", sa.SmallInteger),
+        sa.Column("reason", sa.Text),
+        sa.Column("evidence", _LONG_TEXT),
+        sa.Column("thread_id", sa.String(255)),
+        sa.Column("message_id", sa.String(255)),
+        sa.Column("tool_call_id", sa.String(255)),
+        sa.Column("lease_seconds", sa.Double),
+        sa.Column("settled_at", UtcDateTime()),
+        sa.Column("resolved_by", sa.Text),
+        sa.Column("note", sa.Text),
+        sqlite_with_rowid=False,
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
+    version = sa.Table(
+        f"{prefix}schema",
+        metadata,
+        sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("applied_at", UtcDateTime(), nullable=False),
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
+    return LedgerTables(metadata, effects, version)

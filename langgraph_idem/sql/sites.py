@@ -1,0 +1,320 @@
+"""Where a call runs: blocking in a thread, or awaiting on an event loop. The same ports twice."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from langgraph_idem.errors import ConfigurationError, LedgerError
+from langgraph_idem.sql.dialects import Fault, fault_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from langgraph_idem.effects import Effect
+    from langgraph_idem.sql.engines import Engines
+
+T = TypeVar("T")
+
+
+class AttemptLost(Exception):  # noqa: N818 - a signal between site and protocol, no error of ours
+    """The database gave up on the attempt; nothing of it is known to be recorded."""
+
+    def __init__(self, fault: Fault, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.fault = fault
+        self.cause = cause
+
+
+class Takes(Enum):
+    """What a user's function wants as its first parameter."""
+
+    SESSION = "Session"
+    CONNECTION = "Connection"
+    EFFECT = "Effect"
+
+
+@dataclass(frozen=True)
+class Body:
+    """The user's function with the arguments of one call."""
+
+    function: Callable[..., Any]
+    takes: Takes
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    lookup: Callable[[Effect], Any] | None = None
+
+    def run(self, first: Any) -> Any:
+        """Call it with what it takes first."""
+        return self.function(first, *self.args, **self.kwargs)
+
+
+@dataclass(frozen=True)
+class BlockingTransaction:
+    """A transaction in the thread that runs the tool."""
+
+    conn: sa.Connection
+    engines: Engines
+    body: Body
+
+    async def sql(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run the ledger's own SQL."""
+        with _own_sql():
+            return work(self.conn)
+
+    async def tool(self) -> Any:
+        """Run the user's function, and see that it left the transaction open."""
+        with _commit_is_ours(self.conn):
+            if self.body.takes is Takes.CONNECTION:
+                value = self.body.run(self.conn)
+            else:
+                with self.engines.session(self.conn) as session:
+                    value = self.body.run(session)
+                    _check_open(self.conn)
+                    session.flush()
+        _check_open(self.conn)
+        return value
+
+    async def commit(self) -> None:
+        """Commit claim, business rows and result as one."""
+        _commit(self.conn)
+
+
+@dataclass(frozen=True)
+class AwaitingTransaction:
+    """A transaction on an event loop."""
+
+    conn: AsyncConnection
+    engines: Engines
+    body: Body
+
+    async def sql(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run the ledger's own SQL: the very functions that the blocking site runs."""
+        with _own_sql():
+            return await self.conn.run_sync(work)
+
+    async def tool(self) -> Any:
+        """Run the user's function, and see that it left the transaction open."""
+        sync_conn = self.conn.sync_connection
+        with _commit_is_ours(sync_conn):
+            if self.body.takes is Takes.CONNECTION:
+                value = await self.body.run(self.conn)
+            else:
+                async with self.engines.async_session(self.conn) as session:
+                    value = await self.body.run(session)
+                    _check_open(sync_conn)
+                    await session.flush()
+        _check_open(sync_conn)
+        return value
+
+    async def commit(self) -> None:
+        """Commit claim, business rows and result as one."""
+        await self.conn.run_sync(_commit)
+
+
+@dataclass(frozen=True)
+class BlockingSite:
+    """Runs sync functions in the thread that called."""
+
+    engines: Engines
+    body: Body
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[BlockingTransaction]:
+        """Open a transaction; what is not committed is rolled back."""
+        with _lost_attempts(), _connecting(self.engines.blocking().connect) as conn:
+            _begin(conn)
+            yield BlockingTransaction(conn, self.engines, self.body)
+
+    async def call(self, effect: Effect) -> Any:
+        """Run the remote function."""
+        return self.body.run(effect)
+
+    async def lookup(self, effect: Effect) -> Any:
+        """Run the look-up."""
+        return self.body.lookup(effect) if self.body.lookup is not None else None
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep in the thread."""
+        time.sleep(seconds)
+
+    async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Nothing cancels a thread."""
+        return await work
+
+
+@dataclass(frozen=True)
+class AwaitingSite:
+    """Runs async functions on the running loop."""
+
+    engines: Engines
+    body: Body
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AwaitingTransaction]:
+        """Open a transaction; what is not committed is rolled back."""
+        with _lost_attempts():
+            conn = await _aconnecting(self.engines.awaiting().connect())
+            try:
+                await conn.run_sync(_begin)
+                yield AwaitingTransaction(conn, self.engines, self.body)
+            finally:  # as AsyncConnection's own exit does: a cancel must not leak it
+                await asyncio.shield(asyncio.ensure_future(conn.close()))
+
+    async def call(self, effect: Effect) -> Any:
+        """Await the remote function."""
+        return await self.body.run(effect)
+
+    async def lookup(self, effect: Effect) -> Any:
+        """Await the look-up; a sync one would block the loop, so it goes to a thread."""
+        if self.body.lookup is None:
+            return None
+        if inspect.iscoroutinefunction(self.body.lookup):
+            return await self.body.lookup(effect)
+        return await asyncio.to_thread(self.body.lookup, effect)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep on the loop."""
+        await asyncio.sleep(seconds)
+
+    async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Let the work finish, however often the caller is cancelled meanwhile."""
+        task = asyncio.ensure_future(work)
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError as error:
+                if task.cancelled():
+                    raise
+                cancelled = error
+            except BaseException:  # noqa: BLE001 - the task's own failure, raised by result() below
+                break
+        if cancelled is not None:
+            task.exception()
+            raise cancelled
+        return task.result()
+
+
+def _begin(conn: sa.Connection) -> None:
+    """Begin for real. SQLite takes the write lock at once: a later upgrade could fail at once."""
+    with _own_sql():
+        conn.begin()
+        if conn.dialect.name != "sqlite":
+            return
+        try:
+            conn.exec_driver_sql("BEGIN IMMEDIATE")
+        except exc.OperationalError as error:
+            if "within a transaction" not in str(error.orig):
+                raise
+            # A listener of the user's engine has sent its own, deferred BEGIN. Nothing ran in it.
+            conn.exec_driver_sql("ROLLBACK")
+            conn.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _commit(conn: sa.Connection) -> None:
+    transaction = conn.get_transaction()
+    if transaction is None:
+        raise ConfigurationError(_ROLLED_BACK)
+    transaction.commit()
+
+
+_ROLLED_BACK = (
+    "The tool rolled its transaction back and then returned as if it had succeeded, so nothing was "
+    "written and nothing is recorded. Raise an exception instead of calling rollback(); for a part "
+    "that may fail by itself use session.begin_nested()."
+)
+
+
+def _check_open(conn: sa.Connection | None) -> None:
+    transaction = conn.get_transaction() if conn is not None else None
+    if transaction is None or not transaction.is_active:
+        raise ConfigurationError(_ROLLED_BACK)
+
+
+@contextmanager
+def _commit_is_ours(conn: sa.Connection | None) -> Iterator[None]:
+    """Make ``commit()`` inside the tool do nothing, as it does for a Session that joined.
+
+    The claim is in this transaction: were it committed now, a crash before the result is
+    recorded would leave a claim that nobody can complete. The method is hidden on the instance
+    because SQLAlchemy offers no hook that could turn a commit down without failing it.
+    """
+    if conn is None:  # pragma: no cover - an open AsyncConnection always has its sync one
+        yield
+        return
+    conn.commit = lambda: None  # type: ignore[method-assign]  # see above
+    try:
+        yield
+    finally:
+        del conn.commit
+
+
+@contextmanager
+def _own_sql() -> Iterator[None]:
+    """Turn failures of the ledger's own statements into words; leave those a retry can mend."""
+    try:
+        yield
+    except exc.DBAPIError as error:
+        fault = fault_of(error)
+        if fault is Fault.MISSING_TABLE:
+            raise LedgerError(
+                "The ledger's tables are not there. Call ledger.setup() (or await "
+                "ledger.asetup()) once, when the program starts."
+            ) from error
+        if fault is Fault.OTHER:
+            raise LedgerError(f"The ledger's database failed: {error.orig}") from error
+        raise
+
+
+@contextmanager
+def _lost_attempts() -> Iterator[None]:
+    """Turn errors that ask for another attempt, from our SQL or the tool's, into AttemptLost."""
+    try:
+        yield
+    except exc.DBAPIError as error:
+        fault = fault_of(error)
+        if fault in {Fault.CONTENTION, Fault.LOCKED, Fault.DISCONNECTED}:
+            raise AttemptLost(fault, error) from error
+        raise
+    except exc.TimeoutError as error:  # the pool had no connection to give
+        raise AttemptLost(Fault.LOCKED, error) from error
+
+
+_REFUSED_BY_SERVER = ("28", "3D")
+"""SQLSTATE classes that no waiting mends: wrong password, no such database."""
+
+
+def _connecting(connect: Callable[[], sa.Connection]) -> sa.Connection:
+    try:
+        return connect()
+    except (exc.DBAPIError, OSError) as error:
+        raise _no_connection(error) from error
+
+
+async def _aconnecting(conn: AsyncConnection) -> AsyncConnection:
+    try:
+        return await conn.start()
+    except (exc.DBAPIError, OSError) as error:
+        raise _no_connection(error) from error
+
+
+def _no_connection(error: Exception) -> Exception:
+    state = str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
+    if state.startswith(_REFUSED_BY_SERVER) or "unable to open database file" in str(error):
+        return LedgerError(f"The ledger's database cannot be opened: {error}")
+    return AttemptLost(fault_of(error) if _is_busy(error) else Fault.DISCONNECTED, error)
+
+
+def _is_busy(error: Exception) -> bool:
+    return fault_of(error) is Fault.LOCKED
