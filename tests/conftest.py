@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,21 @@ from tests.support import databases
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
-    from pathlib import Path
+
+
+REMOTE_TESTS = Path(__file__).parent / "remote"
+SERVER_FIXTURES = {"postgresql_server": "postgresql", "mariadb_server": "mariadb"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that asks for a server is marked so, without anybody having to remember it."""
+    for item in items:
+        for fixture, name in SERVER_FIXTURES.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.server(name))
+        if item.path.is_relative_to(REMOTE_TESTS):
+            item.add_marker(pytest.mark.server("remotes"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,14 +72,14 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def postgresql_url(postgresql_server: str) -> Iterator[str]:
-    """URL of a fresh PostgreSQL database. Mark the test with ``server("postgresql")``."""
+    """URL of a fresh PostgreSQL database."""
     with databases.fresh_postgres_database(postgresql_server) as url:
         yield url
 
 
 @pytest.fixture
 def mariadb_url(mariadb_server: str) -> Iterator[str]:
-    """URL of a fresh MariaDB database. Mark the test with ``server("mariadb")``."""
+    """URL of a fresh MariaDB database."""
     with databases.fresh_mariadb_database(mariadb_server) as url:
         yield url
 

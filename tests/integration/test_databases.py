@@ -37,7 +37,6 @@ def test_a_database_is_fresh_and_writable(database_url: str) -> None:
     engine.dispose()
 
 
-@postgresql
 def test_two_databases_do_not_see_each_other(postgresql_server: str) -> None:
     """Tests that run side by side on one server share no table."""
     with (
@@ -51,7 +50,6 @@ def test_two_databases_do_not_see_each_other(postgresql_server: str) -> None:
     assert seen == (None,)
 
 
-@postgresql
 def test_a_database_is_dropped_though_somebody_is_still_connected(postgresql_server: str) -> None:
     """A worker that a test left behind keeps no database alive."""
     before = _names_of_databases(postgresql_server)
@@ -99,7 +97,7 @@ def test_in_ci_a_missing_server_is_a_failure(tmp_path: Path, ci: str, summary: s
         "-p",
         "tests.conftest",
         "-c",
-        ROOT / "pyproject.toml",
+        "pyproject.toml",
     ]
     environment = {**os.environ, "CI": ci, "IDEM_CI": ""}
     done = subprocess.run(
