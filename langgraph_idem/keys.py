@@ -13,7 +13,7 @@ import json
 import math
 import unicodedata
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from enum import Enum
@@ -181,13 +181,20 @@ def canonical_json(arguments: Mapping[str, Any]) -> str:
             a plain form.
 
     """
-    return json.dumps(
-        _plain(dict(arguments), InvalidArguments),
-        sort_keys=True,
-        ensure_ascii=False,
-        separators=(",", ":"),
-        allow_nan=False,
-    )
+    try:
+        return json.dumps(
+            _plain(dict(arguments), InvalidArguments),
+            sort_keys=True,
+            ensure_ascii=False,
+            separators=(",", ":"),
+            allow_nan=False,
+        )
+    except (ValueError, RecursionError) as error:
+        raise InvalidArguments(
+            f"The arguments have no canonical form: {error}. An object holds itself, is nested too "
+            "deeply, or an integer has thousands of digits; pass something plainer, or leave the "
+            "argument out with ignore=(...)."
+        ) from error
 
 
 def fingerprint(canonical: str) -> str:
@@ -204,15 +211,20 @@ def changed_names(earlier: str | None, later: str | None) -> tuple[str, ...]:
         sorted(
             name
             for name in before.keys() | now.keys()
-            if before.get(name, ...) != now.get(name, ...)
+            if _written(before, name) != _written(now, name)
         )
     )
+
+
+def _written(arguments: Mapping[str, Any], name: str) -> str | None:
+    """Compare what is written: to Python ``1`` and ``true`` are equal."""
+    return json.dumps(arguments[name], sort_keys=True) if name in arguments else None
 
 
 Refusal = type[MissingKey] | type[InvalidArguments]
 
 
-def _plain(value: Any, refusal: Refusal) -> Any:  # noqa: PLR0911, C901 - one line for each type
+def _plain(value: Any, refusal: Refusal) -> Any:  # noqa: C901, PLR0912 - one line for each type
     """Reduce a value to what JSON has."""
     if value is None or isinstance(value, bool):
         return value
@@ -273,6 +285,8 @@ def _normal(text: str, what: str, refusal: Refusal) -> str:
             f"{what.capitalize()} holds a lone surrogate ({text!r}): it is no valid Unicode. "
             "Decode the text properly where it comes from."
         ) from error
+    if refusal is MissingKey and "\0" in text:
+        raise refusal(f"{what.capitalize()} holds a NUL ({text!r}), which PostgreSQL cannot store.")
     return str(text) if text.isascii() else unicodedata.normalize("NFC", text)
 
 
@@ -285,17 +299,29 @@ def _number(value: float, refusal: Refusal) -> float | int:
 def _decimal(value: Decimal, refusal: Refusal) -> str:
     if not value.is_finite():
         raise refusal(f"{value!r} is no number that can be told from itself; give a finite one.")
-    plain = format(value.normalize(), "f")
+    # Not normalize(): that rounds to 28 digits, and two long order numbers would meet.
+    plain = format(value, "f")
+    if "." in plain:
+        plain = plain.rstrip("0").rstrip(".")
     return "0" if plain == "-0" else plain
 
 
 def _foreign(value: Any, refusal: Refusal) -> Any:
-    """Let pydantic have a try at what is left: URLs, addresses, paths, timedeltas, bytes."""
+    """Let pydantic have a try at what is left: URLs, addresses, paths, timedeltas, bytes.
+
+    It would use an iterator up before the tool sees it, and write every secret as asterisks.
+    """
+    if isinstance(value, Iterator) or hasattr(value, "get_secret_value"):
+        raise _no_plain_form(value, refusal)
     try:
         return _plain(to_jsonable_python(value), refusal)
     except (ValueError, TypeError, RecursionError) as error:
-        raise refusal(
-            f"{value!r} ({type(value).__name__}) has no plain form that two calls could be "
-            "compared by. Pass plain values, pydantic models or dataclasses, or leave the "
-            "argument out with ignore=(...)."
-        ) from error
+        raise _no_plain_form(value, refusal) from error
+
+
+def _no_plain_form(value: Any, refusal: Refusal) -> MissingKey | InvalidArguments:
+    return refusal(
+        f"{value!r} ({type(value).__name__}) has no plain form that two calls could be "
+        "compared by. Pass plain values, pydantic models or dataclasses, or leave the "
+        "argument out with ignore=(...)."
+    )
