@@ -123,9 +123,10 @@ def ledger_tables(prefix: str = "idem_", schema: str | None = None) -> LedgerTab
         sa.Column("codec", sa.SmallInteger),
         sa.Column("reason", sa.Text),
         sa.Column("evidence", _LONG_TEXT),
-        sa.Column("thread_id", sa.String(255)),
-        sa.Column("message_id", sa.String(255)),
-        sa.Column("tool_call_id", sa.String(255)),
+        # Not ours, so of any length: some gateways pack kilobytes into a tool call's id.
+        sa.Column("thread_id", sa.Text),
+        sa.Column("message_id", sa.Text),
+        sa.Column("tool_call_id", sa.Text),
         sa.Column("lease_seconds", sa.Double),
         sa.Column("settled_at", UtcDateTime()),
         sa.Column("resolved_by", sa.Text),
