@@ -5,13 +5,18 @@ from __future__ import annotations
 import inspect
 from typing import Any, Final, Protocol
 
-from pydantic import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, TypeAdapter
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from langgraph_idem.errors import LedgerError, ResultNotStorable
 
 CODEC_VERSION: Final = 1
 """Written beside every result. A later version must go on reading the earlier ones."""
+
+_NOT_KEPT: Final = (
+    *(PydanticSerializationError, ValueError, TypeError, RecursionError),
+    *(PydanticUserError, NameError),  # the annotation has no schema, or names what is nowhere
+)
 
 
 class Codec(Protocol):
@@ -47,14 +52,26 @@ class PydanticCodec:
     def encode(self, value: Any) -> str:
         """Return the result as JSON text, having read it back and compared."""
         try:
-            adapter = self._ready()
-            text = adapter.dump_json(value, warnings="error").decode()
-            same = bool(adapter.validate_json(text) == value)
-        except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
-            raise self._refusal(value, str(error).splitlines()[0]) from error
-        if not same:
+            text = self._written(value, by_alias=False) or self._written(value, by_alias=True)
+        except _NOT_KEPT as error:
+            raise self._refusal(value, " ".join(str(error).split())[:300]) from error
+        if text is None:
             raise self._refusal(value, "reading it back gives another value")
         return text
+
+    def _written(self, value: Any, *, by_alias: bool) -> str | None:
+        """Write the value; None if it does not read back as it was.
+
+        Some models read only the aliases of their fields, others only the names.
+        """
+        adapter = self._ready()
+        text = adapter.dump_json(value, warnings="error", by_alias=by_alias).decode()
+        try:
+            return text if adapter.validate_json(text) == value else None
+        except ValidationError:
+            if by_alias:
+                raise
+            return None
 
     def decode(self, text: str, version: int) -> Any:
         """Return the recorded result as the annotated type."""
@@ -75,10 +92,7 @@ class PydanticCodec:
     def _ready(self) -> TypeAdapter[Any]:
         """Build the adapter on first use: the annotation may name what is defined later."""
         if self._adapter is None:
-            try:
-                self._adapter = TypeAdapter(self._annotation)
-            except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema) as error:
-                raise TypeError(str(error).splitlines()[0]) from error
+            self._adapter = TypeAdapter(self._annotation)
         return self._adapter
 
     def _refusal(self, value: Any, why: str) -> ResultNotStorable:
