@@ -201,6 +201,11 @@ def _bind_of(maker: Any, wanted: type) -> Any:
             f"The {type(maker).__name__} has no {wanted.__name__} as its bind. Give it one: the "
             "ledger must know which database its rows share a transaction with."
         )
+    if maker.kw.get("binds"):
+        raise ConfigurationError(
+            f"The {type(maker).__name__} has binds=, by which some tables would be written on "
+            "connections of their own, outside of the ledger's transaction. Give it one bind."
+        )
     return bind
 
 
@@ -223,7 +228,12 @@ def _checked_url(url: str | sa.URL) -> sa.URL:
 
 
 def _is_memory(url: sa.URL) -> bool:
-    return not url.database or ":memory:" in url.database or "mode" in url.query
+    return (
+        not url.database
+        or ":memory:" in url.database
+        or "mode=memory" in url.database
+        or url.query.get("mode") == "memory"
+    )
 
 
 def _driver(url: sa.URL, *, is_async: bool) -> _Driver:
@@ -271,7 +281,8 @@ def _own_async_engine(url: sa.URL, wait_seconds: float) -> AsyncEngine:
 
     engine = create_async_engine(**_options(url, wait_seconds, is_async=True))
     _prepare(engine.sync_engine)
-    return _with_real_transactions(engine)
+    real: AsyncEngine = _with_real_transactions(engine)
+    return real
 
 
 def _prepare(engine: sa.Engine) -> None:
@@ -295,13 +306,31 @@ def _with_real_transactions(engine: Any) -> Any:
     Elsewhere autocommit is what must not be.
     """
     if engine.dialect.name == "sqlite":
-        return engine.execution_options(isolation_level="AUTOCOMMIT")
+        ours = engine.execution_options(isolation_level="AUTOCOMMIT")
+        event.listen(getattr(ours, "sync_engine", ours), "begin", _begin_immediate)
+        return ours
     if _commits_by_itself(engine):
         return engine.execution_options(isolation_level="READ COMMITTED")
     return engine
 
 
+def _begin_immediate(conn: sa.Connection) -> None:
+    """Begin for real, and take the write lock at once: a later upgrade could fail at once.
+
+    It runs whenever SQLAlchemy begins, so that what a tool writes after a rollback of its own is
+    in a transaction too, not committed statement by statement.
+    """
+    try:
+        conn.exec_driver_sql("BEGIN IMMEDIATE")
+    except sa.exc.OperationalError as error:
+        if "within a transaction" not in str(error.orig):
+            raise
+        # A listener of the user's engine has sent its own, deferred BEGIN. Nothing ran in it.
+        conn.exec_driver_sql("ROLLBACK")
+        conn.exec_driver_sql("BEGIN IMMEDIATE")
+
+
 def _commits_by_itself(engine: Any) -> bool:
     at_connect = getattr(engine.dialect, "_on_connect_isolation_level", None)
     chosen = engine.get_execution_options().get("isolation_level", at_connect)
-    return chosen == "AUTOCOMMIT"
+    return bool(chosen == "AUTOCOMMIT")

@@ -74,15 +74,15 @@ class BlockingTransaction:
 
     async def tool(self) -> Any:
         """Run the user's function, and see that it left the transaction open."""
-        with _commit_is_ours(self.conn):
+        with _commit_is_ours(self.conn) as ours:
             if self.body.takes is Takes.CONNECTION:
                 value = self.body.run(self.conn)
             else:
                 with self.engines.session(self.conn) as session:
                     value = self.body.run(session)
-                    _check_open(self.conn)
+                    _check_open(self.conn, ours)
                     session.flush()
-        _check_open(self.conn)
+        _check_open(self.conn, ours)
         return value
 
     async def commit(self) -> None:
@@ -106,15 +106,15 @@ class AwaitingTransaction:
     async def tool(self) -> Any:
         """Run the user's function, and see that it left the transaction open."""
         sync_conn = self.conn.sync_connection
-        with _commit_is_ours(sync_conn):
+        with _commit_is_ours(sync_conn) as ours:
             if self.body.takes is Takes.CONNECTION:
                 value = await self.body.run(self.conn)
             else:
                 async with self.engines.async_session(self.conn) as session:
                     value = await self.body.run(session)
-                    _check_open(sync_conn)
+                    _check_open(sync_conn, ours)
                     await session.flush()
-        _check_open(sync_conn)
+        _check_open(sync_conn, ours)
         return value
 
     async def commit(self) -> None:
@@ -147,6 +147,10 @@ class BlockingSite:
     async def sleep(self, seconds: float) -> None:
         """Sleep in the thread."""
         time.sleep(seconds)
+
+    def monotonic(self) -> float:
+        """Return the time that only moves on."""
+        return time.monotonic()
 
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Nothing cancels a thread."""
@@ -187,6 +191,10 @@ class AwaitingSite:
         """Sleep on the loop."""
         await asyncio.sleep(seconds)
 
+    def monotonic(self) -> float:
+        """Return the time that only moves on."""
+        return time.monotonic()
+
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Let the work finish, however often the caller is cancelled meanwhile."""
         task = asyncio.ensure_future(work)
@@ -207,19 +215,9 @@ class AwaitingSite:
 
 
 def _begin(conn: sa.Connection) -> None:
-    """Begin for real. SQLite takes the write lock at once: a later upgrade could fail at once."""
+    """Begin for real; SQLite's BEGIN IMMEDIATE is sent by a listener of the engine."""
     with _own_sql():
         conn.begin()
-        if conn.dialect.name != "sqlite":
-            return
-        try:
-            conn.exec_driver_sql("BEGIN IMMEDIATE")
-        except exc.OperationalError as error:
-            if "within a transaction" not in str(error.orig):
-                raise
-            # A listener of the user's engine has sent its own, deferred BEGIN. Nothing ran in it.
-            conn.exec_driver_sql("ROLLBACK")
-            conn.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _commit(conn: sa.Connection) -> None:
@@ -236,14 +234,15 @@ _ROLLED_BACK = (
 )
 
 
-def _check_open(conn: sa.Connection | None) -> None:
-    transaction = conn.get_transaction() if conn is not None else None
-    if transaction is None or not transaction.is_active:
+def _check_open(conn: sa.Connection | None, ours: sa.Transaction | None) -> None:
+    """Refuse to go on in another transaction than the one that holds the claim."""
+    now = conn.get_transaction() if conn is not None else None
+    if now is None or now is not ours or not now.is_active:
         raise ConfigurationError(_ROLLED_BACK)
 
 
 @contextmanager
-def _commit_is_ours(conn: sa.Connection | None) -> Iterator[None]:
+def _commit_is_ours(conn: sa.Connection | None) -> Iterator[sa.Transaction | None]:
     """Make ``commit()`` inside the tool do nothing, as it does for a Session that joined.
 
     The claim is in this transaction: were it committed now, a crash before the result is
@@ -251,11 +250,11 @@ def _commit_is_ours(conn: sa.Connection | None) -> Iterator[None]:
     because SQLAlchemy offers no hook that could turn a commit down without failing it.
     """
     if conn is None:  # pragma: no cover - an open AsyncConnection always has its sync one
-        yield
+        yield None
         return
     conn.commit = lambda: None  # type: ignore[method-assign]  # see above
     try:
-        yield
+        yield conn.get_transaction()
     finally:
         del conn.commit
 
