@@ -1,6 +1,6 @@
 """Faults on the way to a remote: ordered by a test, carried out by a proxy, through files.
 
-Files, because a test, the tool's process that is going to be killed, and the proxy are three processes.
+Files, because the test, the process that it is going to kill, and the proxy are three processes.
 This module uses the standard library alone: the proxies run in the servers' own environment.
 """
 
@@ -33,8 +33,8 @@ class Fault:
     Args:
         mode: see `Mode`.
         times: how many exchanges it strikes; None means until another fault is set.
-        matching: strikes only where this text occurs in "METHOD path x-amz-target" (HTTP), or in what
-            the client has sent so far on the connection (TCP).
+        matching: strikes only where this text occurs in "METHOD path x-amz-target" (HTTP), or in
+            what the client has sent on the connection since the fault was set (TCP).
         answered: TCP only: the remote's bytes that are the answer; empty means whatever comes first
             after the request.
         seconds: end of a hang; setting another fault ends it earlier.
@@ -172,7 +172,7 @@ class FaultPlan:
         used = self._struck.get(fault.id, 0)
         over = fault.times is not None and used >= fault.times
         if fault.mode == "ok" or over or fault.matching not in what:
-            return Fault(answered=fault.answered)
+            return Fault()
         self._struck[fault.id] = used + 1
         return fault
 

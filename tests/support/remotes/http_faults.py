@@ -16,9 +16,7 @@ _UNSENT: tuple[Mode, ...] = ("drop_request", "hang_request", "502_unsent", "late
 
 
 def _what(request: http.Request) -> str:
-    return " ".join(
-        [request.method, request.path, request.headers.get("x-amz-target", "")]
-    ).strip()
+    return " ".join([request.method, request.path, request.headers.get("x-amz-target", "")]).strip()
 
 
 def _bad_gateway() -> http.Response:

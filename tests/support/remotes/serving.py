@@ -140,9 +140,7 @@ class Program:
             raise ServerFailedError(f"{error}\n{self._tail()}") from error
         if child.poll() is not None:
             self.stop()
-            raise ServerFailedError(
-                f"{self._argv} ended with {child.returncode}\n{self._tail()}"
-            )
+            raise ServerFailedError(f"{self._argv} ended with {child.returncode}\n{self._tail()}")
 
     def _tail(self) -> str:
         return self._log.read_text(errors="replace")[-2000:]

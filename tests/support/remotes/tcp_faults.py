@@ -9,10 +9,13 @@ waits for the remote to close when the client is gone, and so hung; here the con
 import asyncio
 import contextlib
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.support.remotes.faults import Exchange, Fault, FaultPlan
 from tests.support.remotes.serving import LOOPBACK
+
+Forward = Callable[[bytes], Awaitable[None]]
 
 
 class Wire:
@@ -31,6 +34,7 @@ class Wire:
         self._client = client
         self._remote = remote
         self._sent = ""
+        self._looked_for = ""
         self._struck: Fault | None = None
 
     async def outward(self, received: bytes) -> None:
@@ -39,11 +43,9 @@ class Wire:
         Args:
             received: what the client has just sent.
         """
-        self._sent += received.decode("latin-1")
-        if self._struck is None:
-            self._take()
-        if self._struck and self._struck.mode in ("drop_request", "hang_request"):
-            await self._lose(self._struck, acted=False)
+        fault = self._strikes(received)
+        if fault and fault.mode in ("drop_request", "hang_request"):
+            await self._lose(fault, acted=False)
             return
         self._remote.write(received)
         await self._remote.drain()
@@ -61,10 +63,15 @@ class Wire:
         self._client.write(received)
         await self._client.drain()
 
-    def _take(self) -> None:
-        fault = self._plan.take(self._sent)
-        if fault.mode != "ok":
-            self._struck = fault
+    def _strikes(self, received: bytes) -> Fault | None:
+        current = self._plan.current()
+        if current.id != self._looked_for:  # what was sent before the fault was set does not count
+            self._looked_for, self._sent = current.id, ""
+        self._sent += received.decode("latin-1")
+        if self._struck is None:
+            fault = self._plan.take(self._sent)
+            self._struck = None if fault.mode == "ok" else fault
+        return self._struck
 
     async def _lose(self, fault: Fault, *, acted: bool) -> None:
         self._plan.note(Exchange(fault.matching, fault.mode, acted=acted))
@@ -75,5 +82,30 @@ class Wire:
             writer.transport.abort()
 
 
-async def _pump(reader: asyncio.StreamReader, wire_end: object) -> None:
-    raise NotImplementedError
+async def _pump(
+    reader: asyncio.StreamReader, forward: Forward, other: asyncio.StreamWriter
+) -> None:
+    with contextlib.suppress(ConnectionError):
+        while received := await reader.read(65536):
+            await forward(received)
+    other.close()
+
+
+async def _serve(port: int, upstream: int, plan: FaultPlan) -> None:
+    async def connected(reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        try:
+            answers, remote = await asyncio.open_connection(LOOPBACK, upstream)
+        except ConnectionRefusedError:
+            client.transport.abort()
+            return
+        wire = Wire(plan, client, remote)
+        await asyncio.gather(
+            _pump(reader, wire.outward, remote), _pump(answers, wire.inward, client)
+        )
+
+    server = await asyncio.start_server(connected, LOOPBACK, port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1]), int(sys.argv[2]), FaultPlan(Path(sys.argv[3]))))
