@@ -254,6 +254,7 @@ class Ledger:
             codec=codec or PydanticCodec(operation.name, returns),
             observe=self._observe,
             refusals=refusals,
+            is_control_flow=self._host.is_control_flow,
         )
 
     def _wrapped(self, guarded: Guarded) -> Callable[..., Any]:
@@ -275,7 +276,8 @@ class Ledger:
         wrapper.__annotations__ = dict(shape.annotations)
         wrapper.__idempotent__ = guarded
         del wrapper.__wrapped__  # or inspect would find the hidden parameter again
-        return wrapper  # type: ignore[no-any-return]  # one of the two functions above
+        guarded_function: Callable[..., Any] = wrapper
+        return guarded_function
 
     async def _carried_out(self, guarded: Guarded, site: Site, bound: inspect.BoundArguments) -> Any:
         context = self._host.context()

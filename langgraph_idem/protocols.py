@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from langgraph_idem import events
 from langgraph_idem.decisions import (
@@ -22,6 +22,7 @@ from langgraph_idem.decisions import (
 from langgraph_idem.errors import (
     ArgumentsChanged,
     EffectBusy,
+    IdempotencyError,
     LedgerError,
     OutcomeUnknown,
     RecordedFailure,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from langgraph_idem.codec import Codec
     from langgraph_idem.effects import EffectRecord
     from langgraph_idem.ports import Site, Statements
+
+T = TypeVar("T")
 
 PAUSES: Final = (0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0)
 """Seconds between the tries of an attempt that the database gave up on; jittered."""
@@ -48,6 +51,7 @@ class Rules:
         codec: Turns the operation's results into text and back.
         observe: Is told what happens.
         refusals: Exceptions by which the tool says no for good; they are recorded.
+        is_control_flow: Tells whether an exception is the framework's own signal.
 
     """
 
@@ -55,6 +59,15 @@ class Rules:
     codec: Codec
     observe: Callable[[events.Event], None]
     refusals: tuple[type[BaseException], ...] = ()
+    is_control_flow: Callable[[BaseException], bool] = lambda _error: False
+
+    def refuses(self, error: BaseException) -> bool:
+        """Tell whether the tool said no: never by a signal or by an error of this library.
+
+        ``refusals=(Exception,)`` must not turn a lost connection into a final failure.
+        """
+        ours = isinstance(error, (AttemptLost, IdempotencyError))
+        return isinstance(error, self.refusals) and not ours and not self.is_control_flow(error)
 
     def tell(self, event: type[events.Event], call: Call) -> None:
         """Tell the observers what happened to the call's effect."""
@@ -88,7 +101,7 @@ async def transactional(site: Site, call: Call, rules: Rules) -> Done:
         Exception: Whatever the tool raised; all is rolled back.
 
     """
-    return await _persistently(site, call, rules, _transactional_once)
+    return await persistently(site, call, rules, _transactional_once)
 
 
 async def _transactional_once(site: Site, call: Call, rules: Rules) -> Done:
@@ -98,41 +111,43 @@ async def _transactional_once(site: Site, call: Call, rules: Rules) -> Done:
             found = await tx.sql(lambda conn: rules.statements.claim(conn, call))
             decision = decide(found, call)
             if not isinstance(decision, Execute):
-                return _settled(decision, call, rules)
+                return settled(decision, call, rules)
             value = await tx.tool()
             text = rules.codec.encode(value)
             await tx.sql(lambda conn: _must_be_ours(rules.statements.complete(conn, call, text)))
             await tx.commit()
-    except rules.refusals as error:
+    except BaseException as error:
+        if not rules.refuses(error):
+            raise
         refusal = error
     else:
         rules.tell(events.Succeeded, call)
         return Done(value)
-    await _refuse(site, call, rules, refusal)
-    raise refusal
+    return await _refuse(site, call, rules, refusal)
 
 
-async def _refuse(site: Site, call: Call, rules: Rules, refusal: BaseException) -> None:
-    """Record a business refusal, after what the tool wrote was rolled back.
+async def _refuse(site: Site, call: Call, rules: Rules, refusal: BaseException) -> Done:
+    """Record a business refusal, after what the tool wrote was rolled back, and raise it.
 
-    Somebody else may have claimed the effect since; then it is theirs to say how it ends.
+    Somebody else may have settled the effect since; then that is the answer.
     """
     async with site.transaction() as tx:
         found = await tx.sql(lambda conn: rules.statements.claim(conn, call))
         if found is not None:
-            return
+            return settled(decide(found, call), call, rules)
         reason = words_of(refusal)
         await tx.sql(lambda conn: _must_be_ours(rules.statements.fail(conn, call, reason)))
         await tx.commit()
     rules.tell(events.Refused, call)
+    raise refusal
 
 
-async def _persistently(
+async def persistently(
     site: Site,
     call: Call,
     rules: Rules,
-    attempt: Callable[[Site, Call, Rules], Awaitable[Done]],
-) -> Done:
+    attempt: Callable[[Site, Call, Rules], Awaitable[T]],
+) -> T:
     """Try again while the database asks for it, then say what was in the way.
 
     The attempt id stays the same: if a commit took place and only its answer was lost, the next
@@ -172,7 +187,7 @@ def _must_be_ours(is_ours: bool) -> None:  # noqa: FBT001 - reads as the sentenc
         )
 
 
-def _settled(decision: Decision, call: Call, rules: Rules) -> Done:
+def settled(decision: Decision, call: Call, rules: Rules) -> Done:
     """Answer a call whose effect was there before: the recorded result, or the error that fits."""
     match decision:
         case Replay(record, ours):
