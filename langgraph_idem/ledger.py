@@ -290,15 +290,17 @@ class Ledger:
         return _delivered(guarded, call, context, done)
 
     async def _set_up(self, site: Site) -> None:
-        async with site.transaction() as tx:
-            await tx.sql(lambda conn: migrations.migrate(conn, self.tables))
-            await tx.commit()
+        await protocols.own_work(
+            site, lambda conn: migrations.migrate(conn, self.tables), keep=True
+        )
 
     def _asked(self, question: Callable[[sa.Connection], T]) -> T:
-        return run_blocking(_answered(BlockingSite(self._engines, _NOTHING), question))
+        site = BlockingSite(self._engines, _NOTHING)
+        return run_blocking(protocols.own_work(site, question, keep=False))
 
     async def _aasked(self, question: Callable[[sa.Connection], T]) -> T:
-        return await _answered(AwaitingSite(self._engines, _NOTHING), question)
+        site = AwaitingSite(self._engines, _NOTHING)
+        return await protocols.own_work(site, question, keep=False)
 
     def _observe(self, event: Event) -> None:
         for observer in self._observers:
@@ -314,12 +316,6 @@ _OUTCOMES: Final[dict[type[Exception], State]] = {
     OutcomeUnknown: State.UNKNOWN,
     EffectBusy: State.CLAIMED,
 }
-
-
-async def _answered(site: Site, question: Callable[[sa.Connection], T]) -> T:
-    """Read in a transaction that is rolled back: it holds no lock longer than the question."""
-    async with site.transaction() as tx:
-        return await tx.sql(question)
 
 
 def _bound(guarded: Guarded, args: Any, kwargs: Any) -> tuple[inspect.BoundArguments, Body]:

@@ -32,6 +32,8 @@ from langgraph_idem.sql.dialects import Fault
 from langgraph_idem.sql.sites import AttemptLost
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from langgraph_idem.codec import Codec
     from langgraph_idem.effects import EffectRecord
     from langgraph_idem.ports import Site, Statements
@@ -160,6 +162,34 @@ async def persistently(
             if lost.fault is Fault.LOCKED or pause is None:
                 raise _given_up(call, lost) from lost.cause
             rules.tell(events.Retried, call)
+            await site.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, no secret
+    raise AssertionError("unreachable: the last pause is None")  # pragma: no cover
+
+
+async def own_work(site: Site, work: Callable[[Connection], T], *, keep: bool) -> T:
+    """Do the ledger's own work, of no effect, in one transaction.
+
+    Args:
+        site: Where it runs.
+        work: Its SQL; it may run again if the database asks for it.
+        keep: False: roll back, so that a question leaves no lock behind.
+
+    Raises:
+        LedgerError: The database cannot be reached, or somebody holds its lock.
+
+    """
+    for pause in (*PAUSES, None):
+        try:
+            async with site.transaction() as tx:
+                answer = await tx.sql(work)
+                if keep:
+                    await tx.commit()
+                return answer
+        except AttemptLost as lost:
+            if lost.fault is Fault.LOCKED or pause is None:
+                raise LedgerError(
+                    f"The ledger's database cannot be reached, or is locked: {lost}"
+                ) from lost.cause
             await site.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, no secret
     raise AssertionError("unreachable: the last pause is None")  # pragma: no cover
 
