@@ -18,7 +18,7 @@ from langgraph_idem.errors import (
     OutcomeUnknown,
     RecordedFailure,
 )
-from langgraph_idem.operations import Operation, check_key, check_names, shape_of
+from langgraph_idem.operations import Operation, check_key, check_names, check_policy, shape_of
 from langgraph_idem.ports import CallContext, Host, NoHost, Observer, run_blocking
 from langgraph_idem.sql import migrations, queries
 from langgraph_idem.sql.engines import Engines
@@ -157,6 +157,7 @@ class Ledger:
             shape = shape_of(function, self._host, "ledger.transactional")
             self._engines.check_colour(is_async=shape.is_async)
             check_names("ignore", ignore, shape)
+            check_policy(refusals, on_replay, shape)
             name = keys.name_text("operation", operation or shape.name, keys.MAX_OPERATION)
             made = Operation(
                 name=name,

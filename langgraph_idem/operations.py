@@ -1,8 +1,9 @@
-"""A decorated function, understood: what it takes, how its effects are keyed, what the model sees."""
+"""A decorated function, understood: what it takes, how its effects are keyed, what is seen."""
 
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 import uuid
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from langgraph_idem import keys
 from langgraph_idem.decisions import Call
 from langgraph_idem.effects import Effect, Kind
-from langgraph_idem.errors import ConfigurationError, MissingKey
+from langgraph_idem.errors import ConfigurationError, InvalidArguments, MissingKey
 from langgraph_idem.keys import GLOBAL, PER_CALL
 from langgraph_idem.sql.sites import Takes
 
@@ -145,9 +146,17 @@ class Operation:
 
 
 def _is_default(value: Any, default: Any) -> bool:
+    """Compare as the fingerprint does: ``1`` is ``1.0`` there, but not ``True``."""
     if default is inspect.Parameter.empty:
         return False
-    return value is default or (type(value) is type(default) and bool(value == default))
+    try:
+        return value is default or _canonical(value) == _canonical(default)
+    except InvalidArguments:
+        return False
+
+
+def _canonical(value: Any) -> str:
+    return keys.canonical_json({"": value})
 
 
 def _part(operation: str, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -194,7 +203,8 @@ def shape_of(function: Callable[..., Any], host: Host, decorator: str) -> Shape:
     _check_function(function, decorator)
     name = getattr(function, "__name__", type(function).__name__)
     annotations = _annotations(function)
-    first, *rest = [*inspect.signature(function).parameters.values()] or [None]
+    all_parameters = [*inspect.signature(function).parameters.values()]
+    first, rest = (all_parameters[0], all_parameters[1:]) if all_parameters else (None, [])
     is_async = inspect.iscoroutinefunction(function)
     takes = _takes(first, annotations, name, decorator, is_async=is_async)
     assert first is not None  # noqa: S101 - _takes has refused it
@@ -232,10 +242,18 @@ def _check_function(function: Any, decorator: str) -> None:
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     """Resolve annotations one by one, so that one unknown name does not spoil the others."""
+    unresolved: dict[str, Any] = getattr(function, "__annotations__", {})
+    namespace = getattr(inspect.unwrap(function), "__globals__", {})
+    return {name: _resolved(annotation, namespace) for name, annotation in unresolved.items()}
+
+
+def _resolved(annotation: Any, namespace: dict[str, Any]) -> Any:
+    """Resolve one annotation; what is imported for type checkers only stays as it is written."""
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
-        return typing.get_type_hints(function, include_extras=True)
+        return typing.get_type_hints(holder, namespace, include_extras=True)["it"]
     except (NameError, TypeError, AttributeError):
-        return dict(getattr(function, "__annotations__", {}))
+        return annotation
 
 
 def _takes(
@@ -251,6 +269,10 @@ def _takes(
     example = f"def {name}({'effect: Effect' if remote else f'session: {wanted}'}, /, ...)"
     if first is None:
         raise ConfigurationError(f"{name} takes nothing. Write: {example}")
+    if first.kind not in {first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD}:
+        raise ConfigurationError(
+            f"The first parameter of {name} ({first.name!r}) is given by position. Write: {example}"
+        )
     annotation = annotations.get(first.name)
     if remote:
         if _type_name(annotation) != Effect.__name__:
@@ -321,6 +343,27 @@ def check_names(what: str, names: tuple[str, ...], shape: Shape) -> None:
                 f"{what}= of {shape.name} names {name!r}, which is no argument of it. Its "
                 f"arguments are: {', '.join(sorted(named)) or '(none)'}."
             )
+
+
+def check_policy(refusals: Any, on_replay: Any, shape: Shape) -> None:
+    """Check what would otherwise fail when it is needed: at the first refusal or replay.
+
+    Raises:
+        ConfigurationError: With what to write instead.
+
+    """
+    if not isinstance(refusals, tuple) or not all(
+        isinstance(kind, type) and issubclass(kind, BaseException) for kind in refusals
+    ):
+        raise ConfigurationError(
+            f"refusals= of {shape.name} is a tuple of exception classes, like (OutOfStock,); it "
+            f"is {refusals!r}."
+        )
+    if not callable(on_replay) and on_replay not in {"return", "raise"}:
+        raise ConfigurationError(
+            f"on_replay= of {shape.name} is 'return', 'raise' or a callable that gets the "
+            f"receipt; it is {on_replay!r}."
+        )
 
 
 def _choice(shape: Shape) -> str:
