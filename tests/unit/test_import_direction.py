@@ -175,7 +175,7 @@ def circle(imports: list[Import]) -> list[str]:
 
     A type that is only named closes no circle: nothing waits for it.
     """
-    graph = TopologicalSorter[str]()
+    graph: TopologicalSorter[str] = TopologicalSorter()
     for found in imports:
         if _ours(found.imported) and found.when is not When.NEVER:
             graph.add(found.importer, found.imported)
