@@ -1,0 +1,148 @@
+"""Taking up a run that a process left behind."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from langgraph.constants import START
+
+from langgraph_idem.errors import ConfigurationError
+from langgraph_idem.react.graph import MODEL, ReActGraph
+from langgraph_idem.react.model_node import has_failed
+from langgraph_idem.react.state import RunStatus, entry
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.graph.state import CompiledStateGraph
+    from langgraph.types import StateSnapshot
+
+
+class Recovery(str, Enum):
+    """What ``recover`` found, and so what it did."""
+
+    NOTHING_TO_RECOVER = "nothing_to_recover"
+    RECOVERED_FROM_CHECKPOINT = "recovered_from_checkpoint"
+    ALREADY_COMPLETED = "already_completed"
+    WAITING_FOR_HUMAN = "waiting_for_human"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+def recover(
+    graph: CompiledStateGraph[Any, Any, Any, Any],
+    thread_id: str | None = None,
+    *,
+    config: RunnableConfig | None = None,
+    **invoke_kwargs: Any,
+) -> Recovery:
+    """Resume a run from its last checkpoint, if there is one that is not through.
+
+    A completed run starts nothing. A run that waits for a person goes on waiting. Of a run that
+    FAILED (see ``create_react_agent``) just the failed calls are run again.
+
+    Args:
+        graph: Any compiled graph with a checkpointer, not only ours.
+        thread_id: The thread; may be in ``config`` instead.
+        config: The run's config.
+        **invoke_kwargs: Further arguments of ``graph.invoke``, e.g. ``context``.
+
+    Returns:
+        What it found and did. After RECOVERED_FROM_CHECKPOINT the state tells how the run ended.
+
+    Raises:
+        ConfigurationError: No checkpointer, no thread, or a checkpoint_id, which would make a
+            fork.
+        Exception: Whatever the run raises.
+
+    """
+    config = _addressed(graph, thread_id, config)
+    found = _standing(graph, graph.get_state(config))
+    if found is not None:
+        return found
+    if _is_failed(graph, graph.get_state(config)):
+        graph.update_state(config, _second_try(), as_node=MODEL)
+    graph.invoke(None, config, **{"durability": "sync", **invoke_kwargs})
+    return _afterwards(graph.get_state(config))
+
+
+async def arecover(
+    graph: CompiledStateGraph[Any, Any, Any, Any],
+    thread_id: str | None = None,
+    *,
+    config: RunnableConfig | None = None,
+    **invoke_kwargs: Any,
+) -> Recovery:
+    """Resume a run from its last checkpoint, as :func:`recover` does."""
+    config = _addressed(graph, thread_id, config)
+    snapshot = await graph.aget_state(config)
+    found = _standing(graph, snapshot)
+    if found is not None:
+        return found
+    if _is_failed(graph, snapshot):
+        await graph.aupdate_state(config, _second_try(), as_node=MODEL)
+    await graph.ainvoke(None, config, **{"durability": "sync", **invoke_kwargs})
+    return _afterwards(await graph.aget_state(config))
+
+
+def _addressed(
+    graph: CompiledStateGraph[Any, Any, Any, Any],
+    thread_id: str | None,
+    config: RunnableConfig | None,
+) -> RunnableConfig:
+    """Return the config of the thread, or say what is missing."""
+    configurable = dict((config or {}).get("configurable") or {})
+    if thread_id is not None:
+        configurable["thread_id"] = thread_id
+    if graph.checkpointer in (None, False):
+        raise ConfigurationError(
+            "This graph has no checkpointer, so there is nothing to recover from. Compile it with "
+            "one: create_react_agent(..., checkpointer=SqliteSaver(...))."
+        )
+    if not configurable.get("thread_id"):
+        raise ConfigurationError("Which run? Write recover(graph, thread_id='...').")
+    if configurable.get("checkpoint_id"):
+        raise ConfigurationError(
+            "recover() goes on from where a thread stands; from an earlier checkpoint it would "
+            "be a fork. Leave checkpoint_id out, or call graph.invoke(None, config) on purpose."
+        )
+    merged: RunnableConfig = {**(config or {}), "configurable": configurable}
+    return merged
+
+
+def _standing(
+    graph: CompiledStateGraph[Any, Any, Any, Any], snapshot: StateSnapshot
+) -> Recovery | None:
+    """Tell where a run stands that is not to be resumed; None if it is."""
+    if snapshot.metadata is None:
+        return Recovery.NOTHING_TO_RECOVER
+    if snapshot.interrupts or _stands_before_breakpoint(graph, snapshot):
+        return Recovery.WAITING_FOR_HUMAN
+    if not snapshot.tasks and not _is_failed(graph, snapshot):
+        return Recovery.ALREADY_COMPLETED
+    return None
+
+
+def _stands_before_breakpoint(
+    graph: CompiledStateGraph[Any, Any, Any, Any], snapshot: StateSnapshot
+) -> bool:
+    """Tell whether a person has to let the run pass: ``interrupt_before`` names what comes next.
+
+    A checkpoint does not tell a run that stopped there from one that died there; waiting is safe.
+    """
+    nodes = graph.interrupt_before_nodes
+    return any(nodes == "*" or name in nodes for name in snapshot.next if name != START)
+
+
+def _is_failed(graph: CompiledStateGraph[Any, Any, Any, Any], snapshot: StateSnapshot) -> bool:
+    return isinstance(graph, ReActGraph) and has_failed(snapshot.values)
+
+
+def _second_try() -> dict[str, Any]:
+    return {"status": RunStatus.RUNNING.value, "trace": [entry("failed_calls_run_again")]}
+
+
+def _afterwards(snapshot: StateSnapshot) -> Recovery:
+    waits = bool(snapshot.interrupts)
+    return Recovery.WAITING_FOR_HUMAN if waits else Recovery.RECOVERED_FROM_CHECKPOINT
