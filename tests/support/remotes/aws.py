@@ -46,7 +46,8 @@ class AwsRemote:
         from botocore.config import Config
 
         once: dict[str, Any] = {"retries": {"total_max_attempts": 1}, "read_timeout": 2}
-        return boto3.client(
+        make: Any = boto3.client  # its stubs have an overload per service, and none for a str
+        return make(
             service,
             endpoint_url=endpoint_url or self.base_url,
             region_name=REGION,

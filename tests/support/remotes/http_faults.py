@@ -8,7 +8,7 @@ import os
 from http.client import HTTPConnection
 from pathlib import Path
 
-from mitmproxy import http  # type: ignore[import-not-found] # lives in the servers' environment
+from mitmproxy import http  # lives in the servers' environment
 
 from tests.support.remotes.faults import Exchange, Fault, FaultPlan, Mode
 

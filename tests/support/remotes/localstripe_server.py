@@ -6,7 +6,7 @@ usage: python localstripe_server.py PORT, with the Python of the servers' enviro
 import sys
 
 from aiohttp import web
-from localstripe import server  # type: ignore[import-not-found] # lives in the servers' environment
+from localstripe import server  # lives in the servers' environment
 
 # It writes its memory to one fixed file in /tmp after each change; parallel runs would share it.
 server.store.dump_to_disk = lambda: None
