@@ -1,6 +1,8 @@
 # Needs Python >= 3.10, make and pip. uv is used when it is on the PATH, because it is faster; nothing depends on it.
 PYTHON ?= python3
 VENV ?= .venv
+# `make test VENV=.venv-lowest RESOLVE='--resolution lowest-direct'` (uv only): on the oldest versions allowed.
+RESOLVE ?=
 BIN := $(VENV)/bin
 # Four workers at most: each may start a database server of its own.
 PYTEST_ARGS ?= -n auto --maxprocesses 4
@@ -12,7 +14,7 @@ python = $(shell $(PYTHON) -c 'import sys; print(sys.executable)')
 
 ifdef UV
   create = uv venv --quiet --allow-existing --python "$(python)" $(VENV)
-  install = uv pip install --quiet --python $(BIN)/python
+  install = uv pip install --quiet --python $(BIN)/python $(RESOLVE)
 else
   create = "$(python)" -m venv $(VENV)
   install = $(BIN)/python -m pip install --quiet --disable-pip-version-check

@@ -19,12 +19,12 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 # From low to high: a module imports its own layer and lower ones. A new module or folder of the
 # package is entered here, by its first name.
 LAYERS = (
-    {"errors", "effects", "events", "keys", "codec"},
+    {"errors", "effects", "events", "keys", "codec", "classify"},
     {"decisions"},
     {"ports"},
     {"sql"},
-    {"protocols", "remote", "staged"},
-    {"operations", "ledger"},
+    {"protocols", "remote", "staged", "resolving"},
+    {"operations", "guarded", "decorators", "ledger"},
     {"tools", "react", "workers", "admin", "telemetry", "testing"},
     {"cli", "web", "__main__"},
     {"__init__"},
