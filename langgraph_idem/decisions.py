@@ -41,7 +41,25 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Found:
+class Word:
+    """A person's word about an unknown outcome.
+
+    Attributes:
+        outcome: Succeeded, failed, or released (it did not happen and may be tried again).
+        result: The result as JSON text, if it succeeded and has one.
+        by: Who says so.
+        note: Why.
+
+    """
+
+    outcome: State
+    result: str | None = None
+    by: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
     """A row of the ledger, and what time the database says it is."""
 
     record: EffectRecord
@@ -88,13 +106,13 @@ class Changed:
 class Verify:
     """The attempt that held it is gone or lost: find out before anything else."""
 
-    found: Found
+    found: Seen
 
 
 Decision = Execute | Replay | Failed | Busy | Changed | Verify
 
 
-def decide(found: Found | None, call: Call) -> Decision:
+def decide(found: Seen | None, call: Call) -> Decision:
     """Say what to do about a call.
 
     Args:
@@ -108,6 +126,8 @@ def decide(found: Found | None, call: Call) -> Decision:
     if found is None:
         return Execute()
     record = found.record
+    if record.state is State.RELEASED:
+        return Verify(found)
     if record.fingerprint != call.fingerprint:
         return Changed(record)
     if record.state is State.SUCCEEDED:
@@ -116,7 +136,9 @@ def decide(found: Found | None, call: Call) -> Decision:
         return Failed(record)
     if record.state is State.STAGED:
         return Replay(record, ours=record.attempt_id == call.attempt_id)
-    if record.state is State.CLAIMED and _lease_holds(record, found.now):
+    if record.state is State.CLAIMED and lease_holds(record, found.now):
+        if record.attempt_id == call.attempt_id and record.attempts == 1:
+            return Execute()  # only the answer to our claim's commit was lost
         return Busy(record, lease_end(record))
     return Verify(found)
 
@@ -128,6 +150,7 @@ def lease_end(record: EffectRecord) -> datetime | None:
     return record.claimed_at + timedelta(seconds=record.lease_seconds)
 
 
-def _lease_holds(record: EffectRecord, now: datetime) -> bool:
+def lease_holds(record: EffectRecord, now: datetime) -> bool:
+    """Tell whether the attempt that claimed is still presumed alive."""
     end = lease_end(record)
     return end is None or now < end

@@ -8,6 +8,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from langgraph_idem.keys import idempotency_key
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -31,6 +33,7 @@ class State(_Text):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     UNKNOWN = "unknown"
+    RELEASED = "released"
 
 
 class Kind(_Text):
@@ -54,13 +57,23 @@ TRANSITIONS: Final[Mapping[State | None, frozenset[State]]] = MappingProxyType(
     {
         None: frozenset({State.CLAIMED, State.STAGED}),
         State.STAGED: frozenset({State.CLAIMED}),
-        State.CLAIMED: frozenset({State.SUCCEEDED, State.FAILED, State.UNKNOWN}),
-        State.UNKNOWN: frozenset({State.SUCCEEDED, State.FAILED}),
+        State.CLAIMED: frozenset({State.SUCCEEDED, State.FAILED, State.UNKNOWN, State.CLAIMED}),
+        State.UNKNOWN: frozenset({State.SUCCEEDED, State.FAILED, State.RELEASED, State.CLAIMED}),
+        State.RELEASED: frozenset({State.CLAIMED, State.SUCCEEDED}),
         State.SUCCEEDED: frozenset(),
         State.FAILED: frozenset(),
     }
 )
-"""From which state an effect may go to which. What is not listed is forbidden, for a person too."""
+"""From which state an effect may go to which. What is not listed is forbidden.
+
+``CLAIMED -> CLAIMED`` and ``UNKNOWN -> CLAIMED`` are another attempt taking over in order to
+verify: it looks up, or sends again while the provider keeps the key. ``RELEASED`` is a person's
+word that it did not happen and may be tried again; only a late proof of the contrary can overtake
+it.
+"""
+
+BY_A_PERSON: Final = frozenset({State.SUCCEEDED, State.FAILED, State.RELEASED})
+"""What a person may say of an unknown outcome."""
 
 
 def may_become(state: State | None, wanted: State) -> bool:
@@ -116,6 +129,7 @@ class EffectRecord:
         lease_seconds: How long the claim is presumed alive, None for ever.
         began_at: When the first attempt began (UTC, the database's clock).
         claimed_at: When the holding attempt began (UTC, the database's clock).
+        sent_at: When an attempt last set out to do it, which is not when one merely looked up.
         settled_at: When it came to its state (UTC, the database's clock), None while claimed.
         resolved_by: The person who settled an unknown outcome.
         note: What that person wrote.
@@ -132,6 +146,7 @@ class EffectRecord:
     attempts: int
     began_at: datetime
     claimed_at: datetime
+    sent_at: datetime
     arguments: str | None = None
     result: str | None = None
     codec: int | None = None
@@ -152,28 +167,82 @@ class Effect:
         scope: Whose effect it is.
         operation: Name of the kind of effect.
         key: Which effect of that operation, as canonical text.
-        idempotency_key: Stable across attempts, processes and re-plans; at most 255 characters,
-            ASCII. Send it to the provider.
         attempt: Number of this attempt, from 1.
-        first_attempt_at: When the first attempt began (UTC, the database's clock).
-        evidence: What earlier attempts left in words, None if there is nothing.
-        arguments: The arguments that matter, by name.
+        began_at: When the first attempt began (UTC, the database's clock).
+        evidence: What earlier attempts left, in words; None if there is nothing.
+        arguments: The arguments that matter, by name, as plain JSON values.
 
     """
 
     scope: str
     operation: str
     key: str
-    idempotency_key: str
     attempt: int = 1
-    first_attempt_at: datetime | None = None
+    began_at: datetime | None = None
     evidence: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    _taken: list[str] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The key to send to the provider: stable across attempts, processes and re-plans.
+
+        At most 255 characters, ASCII. Take it right before you send: once it is taken, an
+        interrupt raised by the tool no longer counts as "nothing was sent".
+        """
+        key = idempotency_key(self.scope, self.operation, self.key)
+        self._taken.append(key)
+        return key
 
     @property
     def idempotency_uuid(self) -> uuid.UUID:
         """The idempotency key as a UUID (version 5), for providers that insist on one."""
         return uuid.uuid5(_IDEMPOTENCY_KEYS, self.idempotency_key)
+
+    @property
+    def key_was_taken(self) -> bool:
+        """True once the tool has asked for the idempotency key."""
+        return bool(self._taken)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A look-up's answer: it took hold.
+
+    Attributes:
+        result: What the tool would have returned.
+
+    """
+
+    result: Any = None
+
+
+class _Answer:
+    """A look-up's answer without a result."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+ABSENT: Final = _Answer("ABSENT")
+"""A look-up's answer: it did not take hold, and the provider would know if it had."""
+
+DONT_KNOW: Final = _Answer("DONT_KNOW")
+"""A look-up's answer: the provider cannot tell. ``None`` means the same."""
+
+
+class Verdict(_Text):
+    """What an exception of a remote tool says about the world."""
+
+    NOT_SENT = "not_sent"
+    """The request did not leave: the world is unchanged, and it may be tried again."""
+    REFUSED = "refused"
+    """The provider said no: the world is unchanged, for good."""
+    UNKNOWN = "unknown"
+    """It may or may not have happened."""
 
 
 @dataclass(frozen=True)

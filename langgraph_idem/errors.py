@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from langgraph_idem.effects import Receipt
+    from langgraph_idem.effects import EffectRecord, Receipt
 
 
 class IdempotencyError(Exception):
@@ -139,6 +139,8 @@ class OutcomeUnknown(IdempotencyError):
         key: The key, as the library shows it.
         scope: Whose effect it is.
         since: When the attempt began whose outcome is unknown (UTC, the database's clock).
+        record: The row of the ledger.
+        tell_model: True if the operation's policy is to tell the model instead of stopping.
 
     """
 
@@ -147,6 +149,8 @@ class OutcomeUnknown(IdempotencyError):
     key: str
     scope: str
     since: datetime | None = None
+    record: EffectRecord | None = None
+    tell_model: bool = False
 
     @property
     def for_model(self) -> str | None:

@@ -2,55 +2,57 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, overload
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from langgraph_idem import keys, protocols
-from langgraph_idem.codec import Codec, PydanticCodec
-from langgraph_idem.effects import EffectRecord, Kind, Origin, Receipt, State
-from langgraph_idem.errors import (
-    AlreadyDone,
-    ConfigurationError,
-    EffectBusy,
-    OutcomeUnknown,
-    RecordedFailure,
-)
-from langgraph_idem.operations import Operation, check_key, check_names, check_policy, shape_of
-from langgraph_idem.ports import CallContext, Host, NoHost, Observer, run_blocking
+from typing_extensions import Self
+
+from langgraph_idem import keys, operations, protocols
+from langgraph_idem.classify import classify as classify_by_name
+from langgraph_idem.codec import PydanticCodec
+from langgraph_idem.decisions import Word
+from langgraph_idem.effects import EffectRecord, Kind, State
+from langgraph_idem.guarded import Guarded, OnReplay, OnUnknown
+from langgraph_idem.ports import Host, NoHost, ToolGuard, run_blocking
+from langgraph_idem.remote import RemoteRules
+from langgraph_idem.resolving import settle
 from langgraph_idem.sql import migrations, queries
 from langgraph_idem.sql.engines import Engines
 from langgraph_idem.sql.schema import ledger_tables
-from langgraph_idem.sql.sites import AwaitingSite, BlockingSite, Body
+from langgraph_idem.sql.sites import AwaitingSite, BlockingSite, Body, Takes
 from langgraph_idem.sql.statements import LedgerStatements
 
 if TYPE_CHECKING:
-    import inspect
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     import sqlalchemy as sa
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
-    from sqlalchemy.orm import Session, sessionmaker
+    from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+    from sqlalchemy.orm import sessionmaker
 
-    from langgraph_idem.decisions import Call
+    from langgraph_idem.decorators import RemoteDecorator, TransactionalDecorator
+    from langgraph_idem.effects import Effect, Verdict
     from langgraph_idem.events import Event
-    from langgraph_idem.operations import KeySpec, ScopeSpec
-    from langgraph_idem.ports import Site
+    from langgraph_idem.operations import KeySpec, Operation, ScopeSpec
+    from langgraph_idem.ports import Observer, Site
 
     Bind = str | sa.URL | sa.Engine | AsyncEngine | sessionmaker[Any] | async_sessionmaker[Any]
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
-
-OnReplay = Literal["return", "raise"] | Callable[[Receipt], Any]
 
 _log = logging.getLogger("langgraph_idem")
 _installed: dict[str, Host] = {"host": NoHost()}
+
 WAIT_SECONDS: Final = 30.0
+"""How long the loser of a race waits for the winner, unless told otherwise."""
+LEASE: Final = timedelta(minutes=5)
+"""How long a claim of a remote effect is presumed alive, unless told otherwise.
+
+Longer than the usual time-outs of HTTP clients, so that a slow request is not taken for a lost one.
+"""
+
+_NO_BODY: Final = Body(lambda _first: None, Takes.CONNECTION)
 
 
 def install_host(host: Host) -> None:
@@ -58,26 +60,9 @@ def install_host(host: Host) -> None:
     _installed["host"] = host
 
 
-class TransactionalDecorator(Protocol):
-    """Hides the first parameter of a function, in either colour."""
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[AsyncSession, P], Awaitable[R]], /) -> Callable[P, Awaitable[R]]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[AsyncConnection, P], Awaitable[R]], /) -> Callable[P, Awaitable[R]]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Session, P], R], /) -> Callable[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[sa.Connection, P], R], /) -> Callable[P, R]: ...
-
-
-@dataclass(frozen=True)
-class Guarded:
-    """A guarded function as the ledger keeps it: the operation and how to carry it out."""
-
-    operation: Operation
-    rules: protocols.Rules
-    on_replay: OnReplay
+def installed_host() -> Host:
+    """Return the framework that effects run in."""
+    return _installed["host"]
 
 
 class Ledger:
@@ -111,16 +96,17 @@ class Ledger:
         self.tables = ledger_tables(prefix, schema)
         self._engines = Engines(bind, wait)
         self._statements = LedgerStatements(self.tables, self._engines.dialect, wait)
+        self._wait = wait
         self._keep_arguments = keep_arguments
         self._observers = tuple(observers)
 
     def setup(self) -> None:
         """Create the ledger's tables, or bring older ones up to date. Safe to call every time."""
-        run_blocking(self._set_up(BlockingSite(self._engines, _NOTHING)))
+        run_blocking(protocols.own_work(self._blocking(), self._migrate, keep=True))
 
     async def asetup(self) -> None:
         """Create the ledger's tables, or bring older ones up to date. Safe to call every time."""
-        await self._set_up(AwaitingSite(self._engines, _NOTHING))
+        await protocols.own_work(self._awaiting(), self._migrate, keep=True)
 
     def transactional(
         self,
@@ -144,7 +130,8 @@ class Ledger:
             scope: Whose effect it is: ``"global"``, ``"thread"``, or a callable like ``key``.
             ignore: Arguments that may differ between two calls for the same effect.
             refusals: Exceptions by which the tool says no for good. They are recorded, and raised
-                as ``RecordedFailure`` the next time. Any other exception rolls back and is forgotten.
+                as ``RecordedFailure`` the next time. Any other exception rolls back and is
+                forgotten.
             on_replay: ``"return"`` the recorded result, ``"raise"`` ``AlreadyDone``, or a callable
                 that gets the receipt (with the result) and returns what to return instead.
 
@@ -154,22 +141,114 @@ class Ledger:
         """
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-            shape = shape_of(function, self._host, "ledger.transactional")
-            self._engines.check_colour(is_async=shape.is_async)
-            check_names("ignore", ignore, shape)
-            check_policy(refusals, on_replay, shape)
-            name = keys.name_text("operation", operation or shape.name, keys.MAX_OPERATION)
-            made = Operation(
-                name=name,
-                kind=Kind.TRANSACTIONAL,
-                shape=shape,
-                key=check_key(key, shape, "ledger.transactional"),
-                scope=scope if callable(scope) else keys.name_text("scope", scope, keys.MAX_SCOPE),
-                ignore=frozenset(ignore),
+            shape = operations.shape_of(function, installed_host(), "ledger.transactional")
+            operations.check_policy(refusals, on_replay, shape)
+            made = operations.operation_of(
+                Kind.TRANSACTIONAL, shape, name=operation, key=key, scope=scope, ignore=ignore
             )
-            return self._wrapped(Guarded(made, self._rules(made, refusals), on_replay))
+            rules = protocols.Rules(**self._common(made), refusals=refusals)
+            return self._guarded(made, rules, on_replay=on_replay).wrapped()
 
-        return decorate  # type: ignore[return-value]  # one implementation of four overloads
+        return decorate
+
+    def remote(  # noqa: PLR0913 - each is a question that only the user can answer
+        self,
+        *,
+        key: KeySpec,
+        operation: str | None = None,
+        scope: ScopeSpec = keys.GLOBAL,
+        ignore: tuple[str, ...] = (),
+        lookup: Callable[[Effect], Any] | None = None,
+        provider_keeps_key: timedelta | float | None = None,
+        lease: timedelta | float | None = LEASE,
+        classify: Callable[[BaseException], Verdict | None] | None = None,
+        refusals: tuple[type[BaseException], ...] = (),
+        on_unknown: OnUnknown = "interrupt",
+        on_replay: OnReplay = "return",
+        wait: float | None = None,
+    ) -> RemoteDecorator:
+        """Guard a function that calls somebody else's API: at most once, and never a guess.
+
+        The function's first parameter is an ``Effect``, hidden from callers and the model: send
+        its ``idempotency_key`` to the provider.
+
+        Args:
+            key: As in :meth:`transactional`.
+            operation: As in :meth:`transactional`; it is part of the idempotency key.
+            scope: As in :meth:`transactional`.
+            ignore: As in :meth:`transactional`.
+            lookup: Asks the provider whether the effect took hold: gets the ``Effect``, answers
+                ``Found(result)``, ``ABSENT`` or ``DONT_KNOW``. What it raises means "don't know".
+            provider_keeps_key: How long the provider remembers an idempotency key (timedelta or
+                seconds), counted from the first attempt. None or 0: it does not, so that the key
+                is never sent again.
+            lease: How long an attempt is presumed alive (timedelta or seconds). Longer than your
+                client's time-out. 0: not at all; None: for ever, until a person settles it.
+            classify: Says what an exception means: ``Verdict.NOT_SENT``, ``REFUSED`` or
+                ``UNKNOWN``; None: ask the defaults, which know httpx, requests, aiohttp, the
+                Stripe SDK, botocore and smtplib.
+            refusals: Exceptions of your own by which the provider says no for good.
+            on_unknown: When nobody at hand can know: ``"interrupt"`` asks a person through the
+                graph (raises where there is no checkpointer), ``"raise"`` raises
+                ``OutcomeUnknown``, ``"tell_model"`` lets the tool node tell the model.
+            on_replay: As in :meth:`transactional`.
+            wait: Seconds to wait for another attempt's result; default: the ledger's.
+
+        Raises:
+            ConfigurationError: When decorating, with what to write instead.
+
+        """
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            shape = operations.shape_of(function, installed_host(), "ledger.remote")
+            operations.check_policy(refusals, on_replay, shape)
+            operations.check_remote(on_unknown, lookup, classify, shape)
+            made = operations.operation_of(
+                Kind.REMOTE,
+                shape,
+                name=operation,
+                key=key,
+                scope=scope,
+                ignore=ignore,
+                lease=operations.seconds_of("lease", lease, shape),
+            )
+            kept = operations.seconds_of("provider_keeps_key", provider_keeps_key, shape)
+            rules = RemoteRules(
+                **self._common(made),
+                refusals=refusals,
+                classify=_classified(classify),
+                has_lookup=lookup is not None,
+                keeps_key=None if kept is None else timedelta(seconds=kept),
+                wait_seconds=self._wait if wait is None else wait,
+            )
+            return self._guarded(
+                made, rules, on_replay=on_replay, on_unknown=on_unknown, lookup=lookup
+            ).wrapped()
+
+        return decorate
+
+    def guard(
+        self, tool: Any, *, kind: str = "remote", pass_key_as: str | None = None, **options: Any
+    ) -> Any:
+        """Guard a tool that cannot be decorated: one from a toolkit, or an MCP server's.
+
+        Args:
+            tool: A LangChain ``BaseTool``.
+            kind: ``"remote"``, the only kind that a tool made elsewhere can be: it does not know
+                our transaction.
+            pass_key_as: Name of the tool's argument that takes the idempotency key; it is hidden
+                from the model.
+            **options: As in :meth:`remote`.
+
+        Returns:
+            A tool of the same name, description and arguments.
+
+        Raises:
+            ConfigurationError: With what to write instead.
+
+        """
+        operations.check_guard(kind)
+        return installed_host().guard(tool, ToolGuard(pass_key_as, self.remote(**options)))
 
     def effect(
         self, operation: str, key: object, *, scope: str = keys.GLOBAL
@@ -182,7 +261,7 @@ class Ledger:
             scope: Whose it is.
 
         Returns:
-            The record, or None if no such effect was ever claimed.
+            The record, or None if there is no such effect.
 
         """
         text = keys.shown_key(key)
@@ -211,6 +290,56 @@ class Ledger:
         """List effects, as :meth:`effects` does."""
         return await self._aasked(lambda conn: queries.many(conn, self.tables, **filters))
 
+    def resolve(
+        self,
+        operation: str,
+        key: object,
+        outcome: State | str,
+        *,
+        scope: str = keys.GLOBAL,
+        result: Any = None,
+        note: str | None = None,
+        by: str | None = None,
+    ) -> EffectRecord:
+        """Settle an unknown outcome by a person's word; the next resume goes on from it.
+
+        Args:
+            operation: The effect's operation.
+            key: Its key: a text as the library shows it, or a tuple of the parts.
+            outcome: ``"succeeded"`` (it happened), ``"failed"`` (it did not, and shall not), or
+                ``"released"`` (it did not, and may be tried again).
+            scope: Whose effect it is.
+            result: What the tool would have returned; replays return it.
+            note: Why; kept with the effect.
+            by: Who says so; kept with the effect.
+
+        Returns:
+            The record as it is now.
+
+        Raises:
+            TransitionForbidden: The effect is not unknown, or there is none.
+
+        """
+        text, word = keys.shown_key(key), _word(operation, outcome, result, note, by)
+        return run_blocking(
+            settle(self._blocking(), self._statements, scope, operation, text, word)
+        )
+
+    async def aresolve(
+        self,
+        operation: str,
+        key: object,
+        outcome: State | str,
+        *,
+        scope: str = keys.GLOBAL,
+        result: Any = None,
+        note: str | None = None,
+        by: str | None = None,
+    ) -> EffectRecord:
+        """Settle an unknown outcome by a person's word, as :meth:`resolve` does."""
+        text, word = keys.shown_key(key), _word(operation, outcome, result, note, by)
+        return await settle(self._awaiting(), self._statements, scope, operation, text, word)
+
     def close(self) -> None:
         """Close the connections that were opened here; your own engine stays open."""
         self._engines.close()
@@ -219,7 +348,7 @@ class Ledger:
         """Close the connections that were opened here, those of the running loop included."""
         await self._engines.aclose()
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -230,7 +359,7 @@ class Ledger:
     ) -> None:
         self.close()
 
-    async def __aenter__(self) -> Ledger:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -241,114 +370,62 @@ class Ledger:
     ) -> None:
         await self.aclose()
 
-    @property
-    def _host(self) -> Host:
-        return _installed["host"]
+    def _common(self, operation: Operation) -> dict[str, Any]:
+        """Return what the rules of every kind need."""
+        host, returns = installed_host(), operation.shape.returns
+        return {
+            "statements": self._statements,
+            "codec": host.codec(operation.name, returns) or PydanticCodec(operation.name, returns),
+            "observe": self._observe,
+            "is_control_flow": host.is_control_flow,
+        }
 
-    def _rules(
-        self, operation: Operation, refusals: tuple[type[BaseException], ...] = ()
-    ) -> protocols.Rules:
-        returns = operation.shape.returns
-        codec: Codec | None = self._host.codec(operation.name, returns)
-        return protocols.Rules(
-            statements=self._statements,
-            codec=codec or PydanticCodec(operation.name, returns),
-            observe=self._observe,
-            refusals=refusals,
-            is_control_flow=self._host.is_control_flow,
+    def _guarded(self, operation: Operation, rules: protocols.Rules, **policy: Any) -> Guarded:
+        self._engines.check_colour(is_async=operation.shape.is_async)
+        return Guarded(
+            operation=operation,
+            rules=rules,
+            engines=self._engines,
+            host=installed_host,
+            keep_arguments=self._keep_arguments,
+            **policy,
         )
 
-    def _wrapped(self, guarded: Guarded) -> Callable[..., Any]:
-        """Make the function that callers see: without its first parameter, in its own colour."""
-        shape = guarded.operation.shape
+    def _blocking(self) -> Site:
+        return BlockingSite(self._engines, _NO_BODY)
 
-        @functools.wraps(shape.function)
-        def blocking(*args: Any, **kwargs: Any) -> Any:
-            bound, body = _bound(guarded, args, kwargs)
-            return run_blocking(self._carried_out(guarded, BlockingSite(self._engines, body), bound))
+    def _awaiting(self) -> Site:
+        return AwaitingSite(self._engines, _NO_BODY)
 
-        @functools.wraps(shape.function)
-        async def awaiting(*args: Any, **kwargs: Any) -> Any:
-            bound, body = _bound(guarded, args, kwargs)
-            return await self._carried_out(guarded, AwaitingSite(self._engines, body), bound)
-
-        wrapper: Any = awaiting if shape.is_async else blocking
-        wrapper.__signature__ = shape.signature
-        wrapper.__annotations__ = dict(shape.annotations)
-        wrapper.__idempotent__ = guarded
-        del wrapper.__wrapped__  # or inspect would find the hidden parameter again
-        guarded_function: Callable[..., Any] = wrapper
-        return guarded_function
-
-    async def _carried_out(self, guarded: Guarded, site: Site, bound: inspect.BoundArguments) -> Any:
-        context = self._host.context()
-        call = guarded.operation.call(bound, context, keep_arguments=self._keep_arguments)
-        try:
-            done = await protocols.transactional(site, call, guarded.rules)
-        except (RecordedFailure, OutcomeUnknown, EffectBusy) as error:
-            context.receipts.append(_receipt(call, _OUTCOMES[type(error)], replayed=True))
-            raise
-        return _delivered(guarded, call, context, done)
-
-    async def _set_up(self, site: Site) -> None:
-        await protocols.own_work(
-            site, lambda conn: migrations.migrate(conn, self.tables), keep=True
-        )
+    def _migrate(self, conn: sa.Connection) -> None:
+        migrations.migrate(conn, self.tables)
 
     def _asked(self, question: Callable[[sa.Connection], T]) -> T:
-        site = BlockingSite(self._engines, _NOTHING)
-        return run_blocking(protocols.own_work(site, question, keep=False))
+        return run_blocking(protocols.own_work(self._blocking(), question, keep=False))
 
     async def _aasked(self, question: Callable[[sa.Connection], T]) -> T:
-        site = AwaitingSite(self._engines, _NOTHING)
-        return await protocols.own_work(site, question, keep=False)
+        return await protocols.own_work(self._awaiting(), question, keep=False)
 
     def _observe(self, event: Event) -> None:
         for observer in self._observers:
             try:
                 observer(event)
-            except Exception:
+            except Exception:  # noqa: BLE001 - whatever an observer does, the effect stands
                 _log.exception("An observer failed on %r; the effect is not affected.", event)
 
 
-_NOTHING: Final[Any] = None
-_OUTCOMES: Final[dict[type[Exception], State]] = {
-    RecordedFailure: State.FAILED,
-    OutcomeUnknown: State.UNKNOWN,
-    EffectBusy: State.CLAIMED,
-}
+def _classified(
+    own: Callable[[BaseException], Verdict | None] | None,
+) -> Callable[[BaseException], Verdict]:
+    """Ask the user's classification first, the defaults where it has no opinion."""
+    if own is None:
+        return classify_by_name
+    return lambda error: own(error) or classify_by_name(error)
 
 
-def _bound(guarded: Guarded, args: Any, kwargs: Any) -> tuple[inspect.BoundArguments, Body]:
-    shape = guarded.operation.shape
-    return shape.signature.bind(*args, **kwargs), Body(shape.function, shape.takes, args, kwargs)
-
-
-def _receipt(
-    call: Call, outcome: State, *, replayed: bool, result: Any = None, record: EffectRecord | None = None
-) -> Receipt:
-    return Receipt(
-        operation=call.operation,
-        key=call.key,
-        scope=call.scope,
-        outcome=outcome,
-        replayed=replayed,
-        result=result,
-        relation=record.origin.relation_of(call.origin) if record else None,
-        origin=record.origin if record else call.origin,
-        settled_at=record.settled_at if record else None,
-    )
-
-
-def _delivered(guarded: Guarded, call: Call, context: CallContext, done: protocols.Done) -> Any:
-    """Hand the result and its receipt over, by the replay policy."""
-    record = done.record
-    receipt = _receipt(
-        call, State.SUCCEEDED, replayed=record is not None, result=done.value, record=record
-    )
-    context.receipts.append(receipt)
-    if record is None or guarded.on_replay == "return":
-        return done.value
-    if callable(guarded.on_replay):
-        return guarded.on_replay(receipt)
-    raise AlreadyDone(f"{call.operation} for {call.key} was done before.", receipt=receipt)
+def _word(
+    operation: str, outcome: State | str, result: Any, note: str | None, by: str | None
+) -> Word:
+    said = operations.outcome_of(outcome)
+    text = None if result is None else PydanticCodec(operation, Any).encode(result)
+    return Word(said, text, by, note)

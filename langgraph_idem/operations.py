@@ -8,11 +8,12 @@ import typing
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from langgraph_idem import keys
 from langgraph_idem.decisions import Call
-from langgraph_idem.effects import Effect, Kind
+from langgraph_idem.effects import BY_A_PERSON, Effect, Kind, State
 from langgraph_idem.errors import ConfigurationError, InvalidArguments, MissingKey
 from langgraph_idem.keys import GLOBAL, PER_CALL
 from langgraph_idem.sql.sites import Takes
@@ -368,3 +369,110 @@ def check_policy(refusals: Any, on_replay: Any, shape: Shape) -> None:
 
 def _choice(shape: Shape) -> str:
     return repr(shape.visible[0]) if shape.visible else "'order_id'"
+
+
+def operation_of(
+    kind: Kind,
+    shape: Shape,
+    *,
+    name: str | None,
+    key: KeySpec,
+    scope: ScopeSpec,
+    ignore: tuple[str, ...],
+    lease: float | None = None,
+) -> Operation:
+    """Make the operation that a decorator describes, or say what to write instead.
+
+    Raises:
+        ConfigurationError: A name, key or scope is of no use.
+
+    """
+    if not isinstance(ignore, tuple):
+        raise ConfigurationError(
+            f"ignore= of {shape.name} is a tuple of argument names, like ('memo',); it is "
+            f"{ignore!r}."
+        )
+    check_names("ignore", ignore, shape)
+    try:
+        return Operation(
+            name=keys.name_text("operation", name or shape.name, keys.MAX_OPERATION),
+            kind=kind,
+            shape=shape,
+            key=check_key(key, shape, f"ledger.{kind}"),
+            scope=scope if callable(scope) else keys.name_text("scope", scope, keys.MAX_SCOPE),
+            ignore=frozenset(ignore),
+            lease_seconds=lease,
+        )
+    except MissingKey as error:
+        raise ConfigurationError(f"{shape.name}: {error}") from error
+
+
+def seconds_of(what: str, value: timedelta | float | None, shape: Shape) -> float | None:
+    """Turn a length of time into seconds; None stays None, 0 stays 0.
+
+    Raises:
+        ConfigurationError: It is negative or no length of time.
+
+    """
+    seconds: Any = value.total_seconds() if isinstance(value, timedelta) else value
+    if seconds is None:
+        return None
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_number or not seconds >= 0:
+        raise ConfigurationError(
+            f"{what}= of {shape.name} is a timedelta or seconds, 0 or more, or None; it is "
+            f"{value!r}."
+        )
+    return float(seconds)
+
+
+def check_remote(on_unknown: Any, lookup: Any, classify: Any, shape: Shape) -> None:
+    """Check what would otherwise fail when an outcome is unknown, which is too late.
+
+    Raises:
+        ConfigurationError: With what to write instead.
+
+    """
+    if on_unknown not in {"interrupt", "raise", "tell_model"}:
+        raise ConfigurationError(
+            f"on_unknown= of {shape.name} is 'interrupt', 'raise' or 'tell_model'; it is "
+            f"{on_unknown!r}."
+        )
+    for name, function in (("lookup", lookup), ("classify", classify)):
+        if function is not None and not callable(function):
+            raise ConfigurationError(f"{name}= of {shape.name} is a function; it is {function!r}.")
+    if inspect.iscoroutinefunction(lookup) and not shape.is_async:
+        raise ConfigurationError(
+            f"{shape.name} is sync, so its lookup= must be too: write `def "
+            f"{lookup.__name__}(effect: Effect)`."
+        )
+
+
+def check_guard(kind: str) -> None:
+    """Refuse kinds that a tool made elsewhere cannot be.
+
+    Raises:
+        ConfigurationError: With what to write instead.
+
+    """
+    if kind != Kind.REMOTE.value:
+        raise ConfigurationError(
+            f"ledger.guard(kind={kind!r}): a tool that was made elsewhere knows nothing of our "
+            "transaction, so it can only be kind='remote'. For a transactional effect, write the "
+            "tool yourself and decorate it with ledger.transactional."
+        )
+
+
+def outcome_of(said: State | str) -> State:
+    """Read what a person said of an outcome.
+
+    Raises:
+        ConfigurationError: It is none of the words that a person may say.
+
+    """
+    words = sorted(str(state) for state in BY_A_PERSON)
+    if str(said) not in words:
+        raise ConfigurationError(
+            f"An outcome is settled as {', '.join(words)}; {said!r} is none of them."
+        )
+    return State(str(said))

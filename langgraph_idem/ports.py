@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from langgraph_idem.effects import Origin
+from langgraph_idem.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from langgraph_idem.codec import Codec
-    from langgraph_idem.decisions import Call, Found
+    from langgraph_idem.decisions import Call, Seen, Word
     from langgraph_idem.effects import Effect, EffectRecord, Receipt
     from langgraph_idem.events import Event
 
@@ -57,6 +58,10 @@ class Site(Protocol):
         """Wait without holding anything."""
         ...
 
+    def monotonic(self) -> float:
+        """Return seconds on this machine's clock that only moves on; for time passed, no date."""
+        ...
+
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Finish the work even if the caller is being cancelled, then let the cancel through."""
         ...
@@ -65,11 +70,11 @@ class Site(Protocol):
 class Statements(Protocol):
     """The ledger's SQL, each a function of a connection; they are in ``sql/statements.py``."""
 
-    def claim(self, conn: Connection, call: Call) -> Found | None:
+    def claim(self, conn: Connection, call: Call) -> Seen | None:
         """Insert the claim; return None if it won, else the row that was there before."""
         ...
 
-    def read(self, conn: Connection, scope: str, operation: str, key: str) -> Found | None:
+    def read(self, conn: Connection, scope: str, operation: str, key: str) -> Seen | None:
         """Read a row and the database's time."""
         ...
 
@@ -89,12 +94,20 @@ class Statements(Protocol):
         """Undo the claim, if it is still this attempt's and nothing earlier may have happened."""
         ...
 
+    def renew(self, conn: Connection, call: Call) -> bool:
+        """Begin the lease anew, if the claim is still this attempt's."""
+        ...
+
     def take_over(self, conn: Connection, call: Call, earlier: EffectRecord) -> bool:
         """Make this attempt the holder, if the row is still as it was found."""
         ...
 
     def testify(self, conn: Connection, call: Call, evidence: str) -> bool:
         """Leave a late answer with a row that another attempt holds or that is unknown."""
+        ...
+
+    def resolve(self, conn: Connection, record: EffectRecord, word: Word) -> bool:
+        """Record a person's word, if the row is still as that person saw it."""
         ...
 
 
@@ -131,6 +144,7 @@ class Question:
     """What a person is asked about an effect.
 
     Attributes:
+        id: Names this question alone: an answer must carry it, so that none can go astray.
         type: ``"idempotency_unknown_outcome"`` or ``"idempotency_approval"``.
         scope: Whose effect it is.
         operation: Name of the operation.
@@ -144,6 +158,7 @@ class Question:
 
     """
 
+    id: str
     type: str
     scope: str
     operation: str
@@ -190,12 +205,40 @@ class Host(Protocol):
         ...
 
     def ask(self, question: Question) -> Answer:
-        """Ask a person; the host may leave by an exception and come back with the answer later."""
+        """Ask a person; the host may leave by an exception and come back with the answer later.
+
+        Only an answer that carries the question's id is returned: LangGraph hands answers out by
+        position, and the position may have shifted since they were given.
+        """
+        ...
+
+    def guard(self, tool: Any, guard: ToolGuard) -> Any:
+        """Wrap a tool of the framework's that cannot be decorated.
+
+        Raises:
+            ConfigurationError: It is no tool of this framework.
+
+        """
         ...
 
     def codec(self, operation: str, annotation: Any) -> Codec | None:
         """Return a codec for the framework's own result types, None for all others."""
         ...
+
+
+@dataclass(frozen=True)
+class ToolGuard:
+    """How a tool that cannot be decorated is to be guarded.
+
+    Attributes:
+        pass_key_as: Name of the tool's argument that takes the idempotency key; None: none does.
+        decorate: Guards a function whose first parameter is an ``Effect``, given the names of
+            the arguments that the model fills in.
+
+    """
+
+    pass_key_as: str | None
+    decorate: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class NoHost:
@@ -216,6 +259,13 @@ class NoHost:
     def ask(self, question: Question) -> Answer:
         """There is nobody to ask; the context says so before it comes to this."""
         raise NotImplementedError(question.description)
+
+    def guard(self, tool: Any, guard: ToolGuard) -> Any:  # noqa: ARG002 - the port's signature
+        """There are no tools without a framework."""
+        raise ConfigurationError(
+            f"ledger.guard() wraps tools of LangChain; this is {type(tool).__name__}. Decorate a "
+            "function of yours with ledger.remote or ledger.transactional instead."
+        )
 
     def codec(self, operation: str, annotation: Any) -> Codec | None:  # noqa: ARG002 - as above
         """Plain results only."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -32,6 +31,8 @@ from langgraph_idem.sql.dialects import Fault
 from langgraph_idem.sql.sites import AttemptLost
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from sqlalchemy import Connection
 
     from langgraph_idem.codec import Codec
@@ -263,6 +264,7 @@ def unknown(record: EffectRecord) -> OutcomeUnknown:
         key=record.key,
         scope=record.scope,
         since=record.claimed_at,
+        record=record,
     )
 
 

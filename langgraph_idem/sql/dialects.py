@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MYSQL_LIKE: Final = frozenset({"mysql", "mariadb"})
 SUPPORTED: Final = frozenset({"sqlite", "postgresql"}) | MYSQL_LIKE
 
-_STAMPED: Final = ("began_at", "claimed_at")
+_STAMPED: Final = ("began_at", "claimed_at", "sent_at")
 _CLAIMED: Final = (
     *("scope", "operation", "key", "kind", "state", "fingerprint", "attempt_id", "attempts"),
     *("arguments", "thread_id", "message_id", "tool_call_id", "lease_seconds"),

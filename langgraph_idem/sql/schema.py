@@ -79,8 +79,12 @@ def _identity(length: int) -> sa.types.TypeEngine[Any]:
     return (
         sa.String(length)
         .with_variant(sa.String(length, collation="C"), "postgresql")
-        .with_variant(mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mariadb")
-        .with_variant(mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_0900_bin"), "mysql")
+        .with_variant(
+            mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mariadb"
+        )
+        .with_variant(
+            mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_0900_bin"), "mysql"
+        )
     )
 
 
@@ -118,6 +122,7 @@ def ledger_tables(prefix: str = "idem_", schema: str | None = None) -> LedgerTab
         sa.Column("attempts", sa.Integer, nullable=False),
         sa.Column("began_at", UtcDateTime(), nullable=False),
         sa.Column("claimed_at", UtcDateTime(), nullable=False),
+        sa.Column("sent_at", UtcDateTime(), nullable=False),
         sa.Column("arguments", _LONG_TEXT),
         sa.Column("result", _LONG_TEXT),
         sa.Column("codec", sa.SmallInteger),

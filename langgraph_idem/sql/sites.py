@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AttemptLost(Exception):  # noqa: N818 - a signal between site and protocol, no error of ours
+class AttemptLost(Exception):
     """The database gave up on the attempt; nothing of it is known to be recorded."""
 
     def __init__(self, fault: Fault, cause: BaseException) -> None:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam, func
 
 from langgraph_idem.codec import CODEC_VERSION
-from langgraph_idem.decisions import Found
+from langgraph_idem.decisions import Seen
 from langgraph_idem.effects import EffectRecord, Kind, Origin, State
 from langgraph_idem.sql.dialects import arbitrated_insert
 from langgraph_idem.sql.schema import db_now
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from langgraph_idem.decisions import Call
+    from langgraph_idem.decisions import Call, Word
     from langgraph_idem.sql.schema import LedgerTables
 
 
@@ -52,12 +52,21 @@ class LedgerStatements:
                 settled_at=db_now(),
             )
         )
-        self._release = sa.delete(effects).where(self._mine, effects.c.attempts == 1)
+        self._forget = sa.delete(effects).where(self._mine, effects.c.attempts == 1)
+        self._release = (
+            sa.update(effects)
+            .where(self._mine)
+            .values(state=State.RELEASED.value, settled_at=db_now())
+        )
+        self._renew = (
+            sa.update(effects).where(self._mine).values(claimed_at=db_now(), sent_at=db_now())
+        )
         self._lose = self._lost(effects)
         self._take = self._taking(effects)
         self._testify = self._testifying(effects)
+        self._resolve = self._resolving(effects)
 
-    def claim(self, conn: sa.Connection, call: Call) -> Found | None:
+    def claim(self, conn: sa.Connection, call: Call) -> Seen | None:
         """Insert the claim; return None if it won, else the row that was there before.
 
         The insert alone decides the race. Should the row be gone again by the time we read it
@@ -70,11 +79,11 @@ class LedgerStatements:
                 return found
         return None
 
-    def read(self, conn: sa.Connection, scope: str, operation: str, key: str) -> Found | None:
+    def read(self, conn: sa.Connection, scope: str, operation: str, key: str) -> Seen | None:
         """Read a row and the database's time."""
         where = {"p_scope": scope, "p_operation": operation, "p_key": key}
         row = conn.execute(self._read, where).mappings().first()
-        return None if row is None else Found(record_of(row), _now_of(row))
+        return None if row is None else Seen(record_of(row), _now_of(row))
 
     def complete(self, conn: sa.Connection, call: Call, result: str | None) -> bool:
         """Record success under the fencing token; tell whether the claim was still ours."""
@@ -90,8 +99,16 @@ class LedgerStatements:
         return _changed_one(conn, self._lose, {**_mine(call), "v_reason": reason})
 
     def release(self, conn: sa.Connection, call: Call) -> bool:
-        """Undo a first claim whose attempt did not reach the world."""
-        return _changed_one(conn, self._release, _mine(call))
+        """Undo a claim whose attempt did not reach the world.
+
+        A first attempt leaves no trace; after earlier ones the row stays, for their story.
+        """
+        mine = _mine(call)
+        return _changed_one(conn, self._forget, mine) or _changed_one(conn, self._release, mine)
+
+    def renew(self, conn: sa.Connection, call: Call) -> bool:
+        """Begin the lease anew right before sending again."""
+        return _changed_one(conn, self._renew, _mine(call))
 
     def take_over(self, conn: sa.Connection, call: Call, earlier: EffectRecord) -> bool:
         """Become the holder, if the row is still as it was found."""
@@ -100,13 +117,31 @@ class LedgerStatements:
             "p_attempt": earlier.attempt_id,
             "p_state": earlier.state.value,
             "v_attempt": call.attempt_id,
+            "v_fingerprint": call.fingerprint,
+            "v_arguments": call.arguments,
             "v_lease": call.lease_seconds,
         }
         return _changed_one(conn, self._take, values)
 
     def testify(self, conn: sa.Connection, call: Call, evidence: str) -> bool:
-        """Leave a late answer where nobody settled the effect; an unknown one it settles."""
+        """Leave a late answer with the row; where nobody settled the effect, it settles it."""
         return _changed_one(conn, self._testify, {**_this_effect(call), "v_evidence": evidence})
+
+    def resolve(self, conn: sa.Connection, record: EffectRecord, word: Word) -> bool:
+        """Record a person's word, if the row is still as that person saw it."""
+        values = {
+            "p_scope": record.scope,
+            "p_operation": record.operation,
+            "p_key": record.key,
+            "p_attempt": record.attempt_id,
+            "p_state": record.state.value,
+            "v_state": word.outcome.value,
+            "v_result": word.result,
+            "v_codec": None if word.result is None else CODEC_VERSION,
+            "v_by": word.by,
+            "v_note": word.note,
+        }
+        return _changed_one(conn, self._resolve, values)
 
     def _settled(self, conn: sa.Connection, call: Call, state: State, **values: Any) -> bool:
         settled = {"v_state": state.value, "v_result": None, "v_codec": None, "v_reason": None}
@@ -139,6 +174,8 @@ class LedgerStatements:
                 state=State.CLAIMED.value,
                 attempt_id=bindparam("v_attempt"),
                 attempts=effects.c.attempts + 1,
+                fingerprint=bindparam("v_fingerprint"),
+                arguments=bindparam("v_arguments"),
                 lease_seconds=bindparam("v_lease"),
                 claimed_at=db_now(),
                 settled_at=None,
@@ -146,20 +183,39 @@ class LedgerStatements:
         )
 
     def _testifying(self, effects: sa.Table) -> sa.Update:
-        unknown = effects.c.state == State.UNKNOWN.value
+        open_ = effects.c.state.in_([State.UNKNOWN.value, State.RELEASED.value])
         evidence = bindparam("v_evidence", type_=sa.Text)
+
+        def if_open(then: Any, column: sa.Column[Any]) -> tuple[sa.Column[Any], Any]:
+            return column, sa.case((open_, then), else_=column)
+
+        return (
+            sa.update(effects)
+            .where(self._this_effect, effects.c.state != State.SUCCEEDED.value)
+            .ordered_values(  # MySQL assigns from left to right: the state comes last
+                (effects.c.evidence, evidence),
+                if_open(evidence, effects.c.result),
+                if_open(CODEC_VERSION, effects.c.codec),
+                if_open(db_now(), effects.c.settled_at),
+                if_open(State.SUCCEEDED.value, effects.c.state),
+            )
+        )
+
+    def _resolving(self, effects: sa.Table) -> sa.Update:
         return (
             sa.update(effects)
             .where(
                 self._this_effect,
-                effects.c.state.in_([State.CLAIMED.value, State.UNKNOWN.value]),
+                effects.c.attempt_id == bindparam("p_attempt"),
+                effects.c.state == bindparam("p_state"),
             )
-            .ordered_values(  # MySQL assigns from left to right: the state comes last
-                (effects.c.evidence, evidence),
-                (effects.c.result, sa.case((unknown, evidence), else_=effects.c.result)),
-                (effects.c.codec, sa.case((unknown, CODEC_VERSION), else_=effects.c.codec)),
-                (effects.c.settled_at, sa.case((unknown, db_now()), else_=effects.c.settled_at)),
-                (effects.c.state, sa.case((unknown, State.SUCCEEDED.value), else_=effects.c.state)),
+            .values(
+                state=bindparam("v_state"),
+                result=bindparam("v_result"),
+                codec=bindparam("v_codec"),
+                resolved_by=bindparam("v_by"),
+                note=bindparam("v_note"),
+                settled_at=db_now(),
             )
         )
 

@@ -16,10 +16,14 @@ from pydantic import ConfigDict, create_model
 
 from langgraph_idem.ports import Answer, CallContext, Host, Question
 from langgraph_idem.tools import context
+from langgraph_idem.tools.guard import guard_tool
 from langgraph_idem.tools.results import MessageCodec, is_message_result
 
 if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+
     from langgraph_idem.codec import Codec
+    from langgraph_idem.ports import ToolGuard
 
 _BY_NAME: Final = frozenset({"ToolRuntime", "RunnableConfig", "InjectedState", "InjectedStore"})
 """What is recognised where an annotation could not be resolved and is still a text."""
@@ -46,11 +50,19 @@ class LangGraphHost(Host):
     def ask(self, question: Question) -> Answer:
         """Interrupt the run with the question; it comes back here with the answer on resume.
 
-        The answer is checked against the question's choices, so that a misrouted or mistyped one
-        is refused and the question stays open.
+        The answer is checked against the question's choices, so that a mistyped one is refused and
+        the question stays open. LangGraph hands answers out by position; one that was given to
+        another question carries that question's id and is passed over.
         """
-        reply: Any = interrupt(_payload(question), response_schema=_reply_to(question))
+        while True:
+            reply: Any = interrupt(_payload(question), response_schema=_reply_to(question))
+            if reply.question_id == question.id:
+                break
         return Answer(reply.choice, reply.by, reply.note, reply.result)
+
+    def guard(self, tool: Any, guard: ToolGuard) -> BaseTool:
+        """Wrap a BaseTool that cannot be decorated."""
+        return guard_tool(tool, guard)
 
     def codec(self, operation: str, annotation: Any) -> Codec | None:
         """Return the codec for messages and commands, None for plain results."""
@@ -77,6 +89,7 @@ def _payload(question: Question) -> dict[str, Any]:
         "fingerprint": question.fingerprint,
         "since": question.since.isoformat() if question.since else None,
         "choices": list(question.choices),
+        "question_id": question.id,
     }
 
 
@@ -85,6 +98,7 @@ def _reply_to(question: Question) -> Any:
     return create_model(
         "Reply",
         __config__=ConfigDict(extra="forbid"),
+        question_id=(str, ...),
         choice=(choice, ...),
         by=(str | None, None),
         note=(str | None, None),

@@ -16,7 +16,7 @@ from langgraph.prebuilt.tool_node import (
 from langgraph.types import Command
 
 from langgraph_idem.errors import ConfigurationError, IdempotencyError, OutcomeUnknown
-from langgraph_idem.ledger import Guarded, Ledger
+from langgraph_idem.ledger import Ledger
 from langgraph_idem.tools.context import RunningCall, running, runs_in
 from langgraph_idem.tools.errors import HandleToolErrors, error_policy
 from langgraph_idem.tools.steps import DONE_STEPS, steps_of
@@ -24,6 +24,8 @@ from langgraph_idem.tools.steps import DONE_STEPS, steps_of
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
     from langgraph.prebuilt.tool_node import AsyncToolCallWrapper, ToolCallWrapper
+
+    from langgraph_idem.guarded import Guarded
 
 Execute = Callable[[ToolCallRequest], Any]
 AExecute = Callable[[ToolCallRequest], Awaitable[Any]]
@@ -223,7 +225,8 @@ def _told(call: RunningCall) -> dict[str, Any]:
 
 def _worded(call: RunningCall, error: IdempotencyError) -> ToolMessage:
     """Tell the model what it can act on; raise what is not its business."""
-    if error.for_model is None or isinstance(error, OutcomeUnknown):
+    stops = isinstance(error, OutcomeUnknown) and not error.tell_model
+    if error.for_model is None or stops:
         raise error
     told = _told(call) if call.receipts else {"operation": getattr(error, "operation", "")}
     return ToolMessage(

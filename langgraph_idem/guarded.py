@@ -1,0 +1,199 @@
+"""A guarded function: from the call that was made to the result that is handed over."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from langgraph_idem import protocols
+from langgraph_idem.decisions import Word
+from langgraph_idem.effects import BY_A_PERSON, EffectRecord, Receipt, State
+from langgraph_idem.errors import (
+    AlreadyDone,
+    EffectBusy,
+    OutcomeUnknown,
+    RecordedFailure,
+    TransitionForbidden,
+)
+from langgraph_idem.ports import Question, run_blocking
+from langgraph_idem.remote import RemoteRules, remote
+from langgraph_idem.resolving import resolve
+from langgraph_idem.sql.sites import AwaitingSite, BlockingSite, Body
+
+if TYPE_CHECKING:
+    import inspect
+
+    from langgraph_idem.decisions import Call
+    from langgraph_idem.effects import Effect
+    from langgraph_idem.operations import Operation
+    from langgraph_idem.ports import CallContext, Host, Site
+    from langgraph_idem.sql.engines import Engines
+
+OnReplay = Literal["return", "raise"] | Callable[[Receipt], Any]
+OnUnknown = Literal["interrupt", "raise", "tell_model"]
+
+UNKNOWN_OUTCOME: Final = "idempotency_unknown_outcome"
+"""Type of the question about an outcome that nobody at hand can know."""
+
+_OUTCOMES: Final[dict[type[Exception], State]] = {
+    RecordedFailure: State.FAILED,
+    OutcomeUnknown: State.UNKNOWN,
+    EffectBusy: State.CLAIMED,
+}
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A guarded function as the ledger keeps it.
+
+    Attributes:
+        operation: What kind of effect it brings about.
+        rules: How to carry it out.
+        engines: The database it is recorded in.
+        host: Returns the framework it runs in.
+        on_replay: What a caller gets who comes after the effect.
+        on_unknown: What happens when nobody at hand can know.
+        lookup: Asks the provider (remote effects only).
+        keep_arguments: Whether the arguments are kept beside their fingerprint.
+
+    """
+
+    operation: Operation
+    rules: protocols.Rules
+    engines: Engines
+    host: Callable[[], Host]
+    on_replay: OnReplay = "return"
+    on_unknown: OnUnknown = "interrupt"
+    lookup: Callable[[Effect], Any] | None = None
+    keep_arguments: bool = True
+
+    def wrapped(self) -> Callable[..., Any]:
+        """Make the function that callers see: without its first parameter, in its own colour."""
+        shape = self.operation.shape
+
+        @functools.wraps(shape.function)
+        def blocking(*args: Any, **kwargs: Any) -> Any:
+            bound, body = self._bound(args, kwargs)
+            return run_blocking(self._carried_out(BlockingSite(self.engines, body), bound))
+
+        @functools.wraps(shape.function)
+        async def awaiting(*args: Any, **kwargs: Any) -> Any:
+            bound, body = self._bound(args, kwargs)
+            return await self._carried_out(AwaitingSite(self.engines, body), bound)
+
+        wrapper: Any = awaiting if shape.is_async else blocking
+        wrapper.__signature__ = shape.signature
+        wrapper.__annotations__ = dict(shape.annotations)
+        wrapper.__idempotent__ = self
+        del wrapper.__wrapped__  # or inspect would find the hidden parameter again
+        guarded: Callable[..., Any] = wrapper
+        return guarded
+
+    def _bound(self, args: Any, kwargs: Any) -> tuple[inspect.BoundArguments, Body]:
+        shape = self.operation.shape
+        bound = shape.signature.bind(*args, **kwargs)
+        return bound, Body(shape.function, shape.takes, args, kwargs, self.lookup)
+
+    async def _carried_out(self, site: Site, bound: inspect.BoundArguments) -> Any:
+        context = self.host().context()
+        call = self.operation.call(bound, context, keep_arguments=self.keep_arguments)
+        try:
+            done = await self._done(site, call, context)
+        except (RecordedFailure, OutcomeUnknown, EffectBusy) as error:
+            context.receipts.append(_receipt(call, _OUTCOMES[type(error)], replayed=True))
+            raise
+        return self._delivered(call, context, done)
+
+    async def _done(self, site: Site, call: Call, context: CallContext) -> protocols.Done:
+        """Carry the effect out; where nobody can know, ask a person if one can be asked."""
+        while True:
+            try:
+                if isinstance(self.rules, RemoteRules):
+                    return await remote(site, call, self.rules)
+                return await protocols.transactional(site, call, self.rules)
+            except OutcomeUnknown as error:
+                error.tell_model = self.on_unknown == "tell_model"
+                if self.on_unknown != "interrupt" or not context.can_ask or error.record is None:
+                    raise
+                await self._ask(site, call, error.record)
+
+    async def _ask(self, site: Site, call: Call, record: EffectRecord) -> None:
+        """Ask a person and record the answer; the row is then read again.
+
+        The host leaves by an interrupt the first time. Should somebody else have settled the
+        effect meanwhile, that stands.
+        """
+        answer = self.host().ask(_question(call, record))
+        text = None if answer.result is None else json.dumps(answer.result, ensure_ascii=False)
+        if text is not None:
+            self.rules.codec.decode(text, 1)
+        word = Word(State(answer.choice), text, answer.by, answer.note)
+        try:
+            await resolve(site, self.rules, record, word)
+        except TransitionForbidden:
+            return
+
+    def _delivered(self, call: Call, context: CallContext, done: protocols.Done) -> Any:
+        """Hand the result and its receipt over, by the replay policy."""
+        record = done.record
+        receipt = _receipt(
+            call, State.SUCCEEDED, replayed=record is not None, result=done.value, record=record
+        )
+        context.receipts.append(receipt)
+        if record is None or self.on_replay == "return":
+            return done.value
+        if callable(self.on_replay):
+            return self.on_replay(receipt)
+        raise AlreadyDone(f"{call.operation} for {call.key} was done before.", receipt=receipt)
+
+
+def _receipt(
+    call: Call,
+    outcome: State,
+    *,
+    replayed: bool,
+    result: Any = None,
+    record: EffectRecord | None = None,
+) -> Receipt:
+    return Receipt(
+        operation=call.operation,
+        key=call.key,
+        scope=call.scope,
+        outcome=outcome,
+        replayed=replayed,
+        result=result,
+        relation=record.origin.relation_of(call.origin) if record else None,
+        origin=record.origin if record else call.origin,
+        settled_at=record.settled_at if record else None,
+    )
+
+
+def _question(call: Call, record: EffectRecord) -> Question:
+    return Question(
+        id=question_id(record),
+        type=UNKNOWN_OUTCOME,
+        scope=call.scope,
+        operation=call.operation,
+        key=call.key,
+        fingerprint=call.fingerprint,
+        arguments=json.loads(call.arguments) if call.arguments else {},
+        description=(
+            f"It is unknown whether {call.operation} for {call.key} took hold "
+            f"({record.reason or 'the attempt ended without a word'}). Find out at the provider, "
+            "then answer: succeeded (it happened), failed (it did not, and shall not), or released "
+            "(it did not, and may be tried again)."
+        ),
+        choices=tuple(sorted(str(state) for state in BY_A_PERSON)),
+        since=record.began_at,
+        origin=call.origin,
+    )
+
+
+def question_id(record: EffectRecord) -> str:
+    """Name the question about one attempt of one effect, so that no answer can go astray."""
+    about = json.dumps([record.scope, record.operation, record.key, record.attempt_id])
+    return hashlib.sha256(about.encode()).hexdigest()[:16]

@@ -1,0 +1,107 @@
+"""A person's word about an effect, held against the state table and the row that was seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from langgraph_idem import events
+from langgraph_idem.decisions import lease_holds
+from langgraph_idem.effects import BY_A_PERSON, State
+from langgraph_idem.errors import TransitionForbidden
+from langgraph_idem.protocols import own_work
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from langgraph_idem.decisions import Seen, Word
+    from langgraph_idem.effects import EffectRecord
+    from langgraph_idem.ports import Site, Statements
+    from langgraph_idem.protocols import Rules
+
+
+async def resolve(site: Site, rules: Rules, seen: EffectRecord, word: Word) -> EffectRecord:
+    """Settle an unknown outcome by a person's word and return the row as it is then.
+
+    Args:
+        site: Where to run.
+        rules: The operation's rules.
+        seen: The row as the person saw it; if it has moved on, nothing is changed.
+        word: What the person says.
+
+    Raises:
+        TransitionForbidden: The state table does not allow it, or the row has moved on.
+
+    """
+    record = await settle(site, rules.statements, seen.scope, seen.operation, seen.key, word, seen)
+    rules.observe(events.Verified(record.scope, record.operation, record.key, record.attempt_id))
+    return record
+
+
+async def settle(
+    site: Site,
+    statements: Statements,
+    scope: str,
+    operation: str,
+    key: str,
+    word: Word,
+    expected: EffectRecord | None = None,
+) -> EffectRecord:
+    """Settle the effect that is named; ``expected`` is the row as the person saw it, if known."""
+
+    def change(conn: Connection) -> EffectRecord:
+        found = statements.read(conn, scope, operation, key)
+        _check(found, operation, key, word, expected)
+        assert found is not None  # noqa: S101 - _check has refused it
+        if not statements.resolve(conn, found.record, word):
+            raise _moved_on(found.record)
+        changed = statements.read(conn, scope, operation, key)
+        return (changed or found).record
+
+    return await own_work(site, change, keep=True)
+
+
+def _check(
+    seen: Seen | None, operation: str, key: str, word: Word, expected: EffectRecord | None
+) -> None:
+    if seen is None:
+        raise TransitionForbidden(
+            f"There is no effect {operation} for {key} in this scope: nothing was ever claimed.",
+            operation=operation,
+            key=key,
+            state="absent",
+        )
+    record = seen.record
+    if expected is not None and expected.attempt_id != record.attempt_id:
+        raise _moved_on(record)
+    if word.outcome not in BY_A_PERSON or not _is_open(seen):
+        raise TransitionForbidden(
+            f"{operation} for {key} is {record.state}{_told(record)}; a person can settle only "
+            f"what is unknown, as {', '.join(sorted(map(str, BY_A_PERSON)))}.",
+            operation=operation,
+            key=key,
+            state=str(record.state),
+        )
+
+
+def _is_open(seen: Seen) -> bool:
+    """Unknown, or claimed by an attempt that is no longer presumed alive (or never expires)."""
+    record = seen.record
+    if record.state is not State.CLAIMED:
+        return record.state is State.UNKNOWN
+    return record.lease_seconds is None or not lease_holds(record, seen.now)
+
+
+def _told(record: EffectRecord) -> str:
+    if record.resolved_by:
+        return f" (by {record.resolved_by})"
+    return " by an attempt that may be alive" if record.state is State.CLAIMED else ""
+
+
+def _moved_on(record: EffectRecord) -> TransitionForbidden:
+    return TransitionForbidden(
+        f"{record.operation} for {record.key} has changed since it was looked at: it is "
+        f"{record.state} now. Nothing was changed; look again.",
+        operation=record.operation,
+        key=record.key,
+        state=str(record.state),
+    )
