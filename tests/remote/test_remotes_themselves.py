@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,14 @@ LOST: list[tuple[Mode, int]] = [
 ]
 
 
-def stripe_client(url: str, *, waits: float = CLIENT_WAITS) -> stripe.StripeClient:
+def stripe_client(
+    url: str, *, waits: float = CLIENT_WAITS, retries: int = 0
+) -> stripe.StripeClient:
     """The official SDK, told not to retry: its default of two retries would hide each fault."""
     return stripe.StripeClient(
         API_KEY,
         base_addresses={"api": url},
-        max_network_retries=0,
+        max_network_retries=retries,
         http_client=stripe.RequestsClient(timeout=waits),
     )
 
@@ -252,6 +255,23 @@ class TestFaultsOverHttp:
             add_customer(remote.base_url)
         remote.server.start()
         assert remote.count("customers") == 0
+
+    def test_a_refused_connection_may_be_the_sdks_second_attempt(
+        self, way: tuple[StripeRemote, FaultyProxy]
+    ) -> None:
+        """With the SDK's retries on, "could not connect" does not mean that nothing was sent."""
+        remote, proxy = way
+        proxy.set("hang")
+        retrying = stripe_client(proxy.url, waits=30, retries=1)
+        with ThreadPoolExecutor(1) as thread:
+            call = thread.submit(retrying.v1.customers.create, {"email": "a@example.com"})
+            proxy.wait_for("hang")
+            proxy.server.stop()  # breaks the first attempt off, and refuses the second
+            error = call.exception(timeout=30)
+        proxy.server.start()
+        assert isinstance(error, stripe.APIConnectionError)
+        assert "Connection refused" in str(error)
+        assert remote.count("customers") == 1
 
     def test_a_refusal_passes_through_and_changes_nothing(
         self, way: tuple[StripeRemote, FaultyProxy]

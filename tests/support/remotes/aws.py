@@ -24,7 +24,7 @@ class AwsRemote:
     Args:
         base_url: the ``endpoint_url`` of a boto3 client that means to bypass the proxy.
         port: on loopback.
-        server: to stop, kill and start it again.
+        server: to stop it and start it again.
     """
 
     base_url: str

@@ -25,7 +25,7 @@ class JetStreamRemote:
         base_url: for ``nats.connect`` where the proxy is not meant.
         port: on loopback.
         monitor_url: the server's own HTTP monitoring.
-        server: to stop, kill and start it again.
+        server: to stop it and start it again.
     """
 
     base_url: str

@@ -23,7 +23,7 @@ class MailRemote:
     Args:
         base_url: of its HTTP API; look a mail up by ``GET /api/email?headers.message-id=<...>``.
         port: of SMTP, on loopback.
-        server: to stop, kill and start it again.
+        server: to stop it and start it again.
     """
 
     base_url: str

@@ -22,6 +22,7 @@ class FaultyProxy:
         url: what the client calls in place of the remote's own address.
         port: the proxy's port on loopback.
         faults: usable from any process: ``FaultControl(folder)`` with the same folder.
+        server: to stop and start it again: a way that is down.
         modes: what this proxy can do.
         matching: struck exchanges contain this unless a test says otherwise; see `Fault`.
         answered: TCP only: the remote's answer contains this; see `Fault`.
@@ -30,6 +31,7 @@ class FaultyProxy:
     url: str
     port: int
     faults: FaultControl
+    server: Program
     modes: tuple[Mode, ...] = ()
     matching: str = ""
     answered: str = ""
@@ -104,8 +106,9 @@ def http_proxy(upstream: int, folder: Path, *, matching: str) -> Iterator[Faulty
     argv += ["--scripts", str(Path(__file__).with_name("http_faults.py"))]
     # A remote puts its address into answers (a queue's URL): that must lead through the proxy too.
     argv += ["--set", "keep_host_header=true", "--set", f"confdir={folder / 'mitmproxy'}"]
-    proxy = FaultyProxy(f"http://{LOOPBACK}:{port}", port, FaultControl(folder), matching=matching)
-    with _running(proxy, argv, folder):
+    faults, server = FaultControl(folder), _program(argv, port, folder)
+    proxy = FaultyProxy(f"http://{LOOPBACK}:{port}", port, faults, server, matching=matching)
+    with _running(proxy):
         yield proxy
 
 
@@ -129,23 +132,26 @@ def tcp_proxy(
     argv = [sys.executable, "-m", "tests.support.remotes.tcp_faults"]
     argv += [str(port), str(upstream), str(folder)]
     url = f"{scheme}://{LOOPBACK}:{port}"
-    proxy = FaultyProxy(url, port, FaultControl(folder), _TCP_MODES, matching, answered)
-    with _running(proxy, argv, folder):
+    faults, server = FaultControl(folder), _program(argv, port, folder)
+    with _running(FaultyProxy(url, port, faults, server, _TCP_MODES, matching, answered)) as proxy:
         yield proxy
 
 
-@contextlib.contextmanager
-def _running(proxy: FaultyProxy, argv: list[str], folder: Path) -> Iterator[None]:
-    proxy.clear()
-    server = Program(
+def _program(argv: list[str], port: int, folder: Path) -> Program:
+    return Program(
         argv,
         log=folder / "proxy.log",
-        ready=lambda: listens(proxy.port),
+        ready=lambda: listens(port),
         env={"PYTHONPATH": str(_REPOSITORY), "FAULT_FOLDER": str(folder)},
     )
-    server.start()
+
+
+@contextlib.contextmanager
+def _running(proxy: FaultyProxy) -> Iterator[FaultyProxy]:
+    proxy.clear()
+    proxy.server.start()
     try:
-        yield
+        yield proxy
     finally:
         proxy.clear()  # a hang must not outlive its test
-        server.stop()
+        proxy.server.stop()

@@ -76,7 +76,7 @@ def until(holds: Callable[[], bool], *, timeout: float, what: str) -> None:
 
 
 class Program:
-    """A server program that can be started, stopped, killed and started again on the same port."""
+    """A server program that can be started, stopped, and started again on the same port."""
 
     def __init__(
         self,
@@ -99,8 +99,10 @@ class Program:
             timeout: seconds to wait at most.
 
         Raises:
-            ServerFailedError: it ended, or did not answer in time.
+            ServerFailedError: it ended, did not answer in time, or is running already.
         """
+        if self._child is not None:
+            raise ServerFailedError(f"{self._argv} is running already; stop it first")
         with self._log.open("ab") as log:
             self._child = subprocess.Popen(
                 [*_leash(), *self._argv],
@@ -147,7 +149,10 @@ class Program:
 
 
 def _leash() -> list[str]:
-    """On Linux the kernel ends the program when the test run is killed and cannot clean up."""
+    """On Linux the kernel ends the program when the test run is killed and cannot clean up.
+
+    The kernel looks at the thread that started it, so start servers from the main thread.
+    """
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 

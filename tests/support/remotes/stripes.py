@@ -21,7 +21,7 @@ class StripeRemote:
     Args:
         base_url: without ``/v1``, as the SDK's ``base_addresses["api"]`` wants it.
         port: on loopback.
-        server: to stop, kill and start it again.
+        server: to stop it and start it again.
         reset_path: of the request that empties it.
     """
 
