@@ -25,10 +25,10 @@ NextStep = Literal["waiting_model", "waiting_tool"]
 class RunStatus(str, Enum):
     """Where a run stands."""
 
-    RUNNING = "running"
-    WAITING_FOR_HUMAN = "waiting_for_human"
-    COMPLETED = "completed"
-    FAILED = "failed"
+    RUNNING = "RUNNING"
+    WAITING_FOR_HUMAN = "WAITING_FOR_HUMAN"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
 
     def __str__(self) -> str:
         return str(self.value)
