@@ -26,6 +26,8 @@ class Call:
         attempt_id: Random id of this attempt: the fencing token.
         origin: Who asked.
         lease_seconds: How long a claim of a remote effect is presumed alive; None: for ever.
+        approved_by: Who approved it, where a person was asked; recorded with the claim.
+        approval_note: What that person wrote.
 
     """
 
@@ -38,6 +40,8 @@ class Call:
     attempt_id: str
     origin: Origin = Origin()
     lease_seconds: float | None = None
+    approved_by: str | None = None
+    approval_note: str | None = None
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,8 @@ class EffectRecord:
         settled_at: When it came to its state (UTC, the database's clock), None while claimed.
         resolved_by: The person who settled an unknown outcome.
         note: What that person wrote.
+        approved_by: The person who approved it beforehand, None if nobody was asked.
+        approval_note: What that person wrote.
 
     """
 
@@ -157,6 +159,8 @@ class EffectRecord:
     settled_at: datetime | None = None
     resolved_by: str | None = None
     note: str | None = None
+    approved_by: str | None = None
+    approval_note: str | None = None
 
 
 @dataclass(frozen=True)

@@ -202,6 +202,30 @@ class AlreadyDone(IdempotencyError):
         return f"{self} It was done before this call and was not done again."
 
 
+class ApprovalRejected(IdempotencyError):
+    """A person was asked and said no: nothing was done, nothing is recorded.
+
+    Attributes:
+        operation: Name of the operation.
+        key: The key, as the library shows it.
+        by: Who said no.
+        note: Why.
+
+    """
+
+    code = "approval_rejected"
+    operation: str
+    key: str
+    by: str | None = None
+    note: str | None = None
+
+    @property
+    def for_model(self) -> str | None:
+        """Say that a person said no, and why."""
+        why = f" ({self.note})" if self.note else ""
+        return f"Nothing was done. A person rejected {self.operation} for {self.key}{why}."
+
+
 class TransitionForbidden(IdempotencyError):
     """The state table does not allow this change: look at the record before deciding again.
 

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from langgraph_idem import protocols
@@ -14,6 +14,8 @@ from langgraph_idem.decisions import Word
 from langgraph_idem.effects import BY_A_PERSON, EffectRecord, Receipt, State
 from langgraph_idem.errors import (
     AlreadyDone,
+    ApprovalRejected,
+    ConfigurationError,
     EffectBusy,
     OutcomeUnknown,
     RecordedFailure,
@@ -34,10 +36,17 @@ if TYPE_CHECKING:
     from langgraph_idem.sql.engines import Engines
 
 OnReplay = Literal["return", "raise"] | Callable[[Receipt], Any]
+Approval = bool | Callable[[dict[str, Any]], bool]
 OnUnknown = Literal["interrupt", "raise", "tell_model"]
 
 UNKNOWN_OUTCOME: Final = "idempotency_unknown_outcome"
 """Type of the question about an outcome that nobody at hand can know."""
+
+APPROVAL: Final = "idempotency_approval"
+"""Type of the question whether an effect may be brought about."""
+APPROVE: Final = "approve"
+REJECT: Final = "reject"
+UNNAMED: Final = "(a person who gave no name)"
 
 _OUTCOMES: Final[dict[type[Exception], State]] = {
     RecordedFailure: State.FAILED,
@@ -58,6 +67,7 @@ class Guarded:
         on_replay: What a caller gets who comes after the effect.
         on_unknown: What happens when nobody at hand can know.
         lookup: Asks the provider (remote effects only).
+        approval: Whether a person is asked beforehand: always, or as a function of the arguments.
         keep_arguments: Whether the arguments are kept beside their fingerprint.
 
     """
@@ -69,6 +79,7 @@ class Guarded:
     on_replay: OnReplay = "return"
     on_unknown: OnUnknown = "interrupt"
     lookup: Callable[[Effect], Any] | None = None
+    approval: Approval = False
     keep_arguments: bool = True
 
     def wrapped(self) -> Callable[..., Any]:
@@ -101,12 +112,46 @@ class Guarded:
     async def _carried_out(self, site: Site, bound: inspect.BoundArguments) -> Any:
         context = self.host().context()
         call = self.operation.call(bound, context, keep_arguments=self.keep_arguments)
+        if self._needs_approval(bound):
+            call = await self._approved(site, call, context)
         try:
             done = await self._done(site, call, context)
         except (RecordedFailure, OutcomeUnknown, EffectBusy) as error:
             context.receipts.append(_receipt(call, _OUTCOMES[type(error)], replayed=True))
             raise
         return self._delivered(call, context, done)
+
+    def _needs_approval(self, bound: inspect.BoundArguments) -> bool:
+        if callable(self.approval):
+            bound.apply_defaults()
+            return bool(self.approval(dict(bound.arguments)))
+        return self.approval
+
+    async def _approved(self, site: Site, call: Call, context: CallContext) -> Call:
+        """Ask a person before the claim, unless the effect is past that.
+
+        The question is about this key and these arguments; the answer is recorded with the claim,
+        in the transaction of the effect.
+        """
+        standing = self.rules.statements.standing
+        seen = await protocols.own_work(site, lambda conn: standing(conn, call), keep=False)
+        if seen is not None and seen.record.state is not State.RELEASED:
+            return call
+        if not context.can_ask:
+            raise ConfigurationError(
+                f"{call.operation} needs a person's approval, but there is nobody to ask: run it "
+                "in a graph with a checkpointer and a thread_id. Nothing was done."
+            )
+        answer = self.host().ask(_approval_question(call))
+        if answer.choice != APPROVE:
+            raise ApprovalRejected(
+                f"{call.operation} for {call.key} was rejected by {answer.by or 'a person'}.",
+                operation=call.operation,
+                key=call.key,
+                by=answer.by,
+                note=answer.note,
+            )
+        return replace(call, approved_by=answer.by or UNNAMED, approval_note=answer.note)
 
     async def _done(self, site: Site, call: Call, context: CallContext) -> protocols.Done:
         """Carry the effect out; where nobody can know, ask a person if one can be asked."""
@@ -189,6 +234,22 @@ def _question(call: Call, record: EffectRecord) -> Question:
         ),
         choices=tuple(sorted(str(state) for state in BY_A_PERSON)),
         since=record.began_at,
+        origin=call.origin,
+    )
+
+
+def _approval_question(call: Call) -> Question:
+    about = json.dumps([APPROVAL, call.scope, call.operation, call.key, call.fingerprint])
+    return Question(
+        id=hashlib.sha256(about.encode()).hexdigest()[:16],
+        type=APPROVAL,
+        scope=call.scope,
+        operation=call.operation,
+        key=call.key,
+        fingerprint=call.fingerprint,
+        arguments=json.loads(call.arguments) if call.arguments else {},
+        description=f"May {call.operation} for {call.key} be done with these arguments?",
+        choices=(APPROVE, REJECT),
         origin=call.origin,
     )
 

@@ -12,8 +12,8 @@ from langgraph_idem import keys, operations, protocols
 from langgraph_idem.classify import classify as classify_by_name
 from langgraph_idem.codec import PydanticCodec
 from langgraph_idem.decisions import Word
-from langgraph_idem.effects import EffectRecord, Kind, State
-from langgraph_idem.guarded import Guarded, OnReplay, OnUnknown
+from langgraph_idem.effects import Effect, EffectRecord, Kind, State
+from langgraph_idem.guarded import Approval, Guarded, OnReplay, OnUnknown
 from langgraph_idem.ports import Host, NoHost, ToolGuard, run_blocking
 from langgraph_idem.remote import RemoteRules
 from langgraph_idem.resolving import settle
@@ -24,7 +24,7 @@ from langgraph_idem.sql.sites import AwaitingSite, BlockingSite, Body, Takes
 from langgraph_idem.sql.statements import LedgerStatements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from types import TracebackType
 
     import sqlalchemy as sa
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import sessionmaker
 
     from langgraph_idem.decorators import RemoteDecorator, TransactionalDecorator
-    from langgraph_idem.effects import Effect, Verdict
+    from langgraph_idem.effects import Verdict
     from langgraph_idem.events import Event
     from langgraph_idem.operations import KeySpec, Operation, ScopeSpec
     from langgraph_idem.ports import Observer, Site
@@ -117,6 +117,7 @@ class Ledger:
         ignore: tuple[str, ...] = (),
         refusals: tuple[type[BaseException], ...] = (),
         on_replay: OnReplay = "return",
+        approval: Approval = False,
     ) -> TransactionalDecorator:
         """Guard a function that writes to the ledger's own database: exactly once.
 
@@ -134,6 +135,9 @@ class Ledger:
                 forgotten.
             on_replay: ``"return"`` the recorded result, ``"raise"`` ``AlreadyDone``, or a callable
                 that gets the receipt (with the result) and returns what to return instead.
+            approval: True: a person is asked before the effect, through the graph; a callable
+                over the arguments as a dict: asked where it returns True. The answer counts for
+                this key and these arguments only.
 
         Raises:
             ConfigurationError: When decorating, with what to write instead.
@@ -147,7 +151,7 @@ class Ledger:
                 Kind.TRANSACTIONAL, shape, name=operation, key=key, scope=scope, ignore=ignore
             )
             rules = protocols.Rules(**self._common(made), refusals=refusals)
-            return self._guarded(made, rules, on_replay=on_replay).wrapped()
+            return self._guarded(made, rules, on_replay=on_replay, approval=approval).wrapped()
 
         return decorate
 
@@ -165,6 +169,7 @@ class Ledger:
         refusals: tuple[type[BaseException], ...] = (),
         on_unknown: OnUnknown = "interrupt",
         on_replay: OnReplay = "return",
+        approval: Approval = False,
         wait: float | None = None,
     ) -> RemoteDecorator:
         """Guard a function that calls somebody else's API: at most once, and never a guess.
@@ -192,6 +197,7 @@ class Ledger:
                 graph (raises where there is no checkpointer), ``"raise"`` raises
                 ``OutcomeUnknown``, ``"tell_model"`` lets the tool node tell the model.
             on_replay: As in :meth:`transactional`.
+            approval: As in :meth:`transactional`.
             wait: Seconds to wait for another attempt's result; default: the ledger's.
 
         Raises:
@@ -222,10 +228,80 @@ class Ledger:
                 wait_seconds=self._wait if wait is None else wait,
             )
             return self._guarded(
-                made, rules, on_replay=on_replay, on_unknown=on_unknown, lookup=lookup
+                made,
+                rules,
+                on_replay=on_replay,
+                on_unknown=on_unknown,
+                lookup=lookup,
+                approval=approval,
             ).wrapped()
 
         return decorate
+
+    def once(
+        self,
+        operation: str,
+        *,
+        key: object,
+        do: Callable[[Any], T],
+        arguments: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> T:
+        """Bring about one effect inside a larger function.
+
+        Args:
+            operation: Name of the kind of effect.
+            key: Which effect of it: a plain value, or a tuple of them.
+            do: Brings it about; gets a ``Session``, or, by the annotation of its parameter, a
+                ``Connection`` or (for a remote effect) an ``Effect``.
+            arguments: What a second call must ask for too, by name; part of the fingerprint.
+            **options: As in :meth:`transactional` or :meth:`remote`.
+
+        Returns:
+            What ``do`` returned, or the recorded result.
+
+        Raises:
+            ConfigurationError: ``do`` is async: use :meth:`aonce`.
+
+        """
+        made: Callable[..., T] = self._once(operation, key, do, arguments, options, is_async=False)
+        return made(**(arguments or {}))
+
+    async def aonce(
+        self,
+        operation: str,
+        *,
+        key: object,
+        do: Callable[[Any], Awaitable[T]],
+        arguments: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> T:
+        """Bring about one effect inside a larger function, as :meth:`once` does.
+
+        ``do`` is async, or returns an awaitable; it gets an ``AsyncSession``, or, by the annotation
+        of its parameter, an ``AsyncConnection`` or an ``Effect``.
+        """
+        made = self._once(operation, key, do, arguments, options, is_async=True)
+        value: T = await made(**(arguments or {}))
+        return value
+
+    def _once(
+        self,
+        operation: str,
+        key: object,
+        do: Callable[[Any], Any],
+        arguments: Mapping[str, Any] | None,
+        options: dict[str, Any],
+        *,
+        is_async: bool,
+    ) -> Callable[..., Any]:
+        function = operations.function_of(do, operation, tuple(arguments or ()), is_async=is_async)
+        takes_effect = function.__annotations__["first"] is Effect
+        decorator: Any = self.remote if takes_effect else self.transactional
+        made: Callable[..., Any] = decorator(
+            key=lambda _arguments: key, operation=operation, **options
+        )(function)
+        return made
 
     def guard(
         self, tool: Any, *, kind: str = "remote", pass_key_as: str | None = None, **options: Any

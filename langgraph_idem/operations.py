@@ -476,3 +476,46 @@ def outcome_of(said: State | str) -> State:
             f"An outcome is settled as {', '.join(words)}; {said!r} is none of them."
         )
     return State(str(said))
+
+
+def function_of(
+    do: Callable[[Any], Any], operation: str, names: tuple[str, ...], *, is_async: bool
+) -> Callable[..., Any]:
+    """Make a function of the decorators' form of one that takes only what it is given.
+
+    Args:
+        do: Brings the effect about.
+        operation: What the function is called.
+        names: Names of the arguments that enter the fingerprint; ``do`` does not get them.
+        is_async: The colour wanted.
+
+    Raises:
+        ConfigurationError: ``do`` is no function of one argument, or of the other colour.
+
+    """
+    if not callable(do):
+        raise ConfigurationError(f"do= of {operation} is a function; it is {do!r}.")
+    if inspect.iscoroutinefunction(do) and not is_async:
+        raise ConfigurationError(f"do= of {operation} is async: write `await ledger.aonce(...)`.")
+    annotations = _annotations(do)
+    given = next(iter(inspect.signature(do).parameters), None)
+    first = annotations.get(given, _SESSIONS[is_async]) if given else _SESSIONS[is_async]
+
+    def blocking(first: Any, /, **_: Any) -> Any:
+        return do(first)
+
+    async def awaiting(first: Any, /, **_: Any) -> Any:
+        return await do(first)
+
+    made: Any = awaiting if is_async else blocking
+    made.__name__ = operation
+    made.__annotations__ = {"first": first, "return": annotations.get("return", Any)}
+    shown = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    given_first = inspect.Parameter("first", inspect.Parameter.POSITIONAL_ONLY, annotation=first)
+    made.__signature__ = inspect.Signature([given_first, *shown])
+    function: Callable[..., Any] = made
+    return function
+
+
+_SESSIONS: Final = {False: "Session", True: "AsyncSession"}
+"""What ``do`` gets where its parameter has no annotation."""

@@ -106,6 +106,10 @@ class Statements(Protocol):
         """Leave a late answer with a row that another attempt holds or that is unknown."""
         ...
 
+    def standing(self, conn: Connection, call: Call) -> Seen | None:
+        """Read the row of a call's effect."""
+        ...
+
     def resolve(self, conn: Connection, record: EffectRecord, word: Word) -> bool:
         """Record a person's word, if the row is still as that person saw it."""
         ...

@@ -23,6 +23,7 @@ _STAMPED: Final = ("began_at", "claimed_at", "sent_at")
 _CLAIMED: Final = (
     *("scope", "operation", "key", "kind", "state", "fingerprint", "attempt_id", "attempts"),
     *("arguments", "thread_id", "message_id", "tool_call_id", "lease_seconds"),
+    *("approved_by", "approval_note"),
 )
 
 

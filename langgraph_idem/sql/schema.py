@@ -136,6 +136,8 @@ def ledger_tables(prefix: str = "idem_", schema: str | None = None) -> LedgerTab
         sa.Column("settled_at", UtcDateTime()),
         sa.Column("resolved_by", sa.Text),
         sa.Column("note", sa.Text),
+        sa.Column("approved_by", sa.Text),
+        sa.Column("approval_note", sa.Text),
         sqlite_with_rowid=False,
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",

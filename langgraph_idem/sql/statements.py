@@ -85,6 +85,10 @@ class LedgerStatements:
         row = conn.execute(self._read, where).mappings().first()
         return None if row is None else Seen(record_of(row), _now_of(row))
 
+    def standing(self, conn: sa.Connection, call: Call) -> Seen | None:
+        """Read the row of a call's effect."""
+        return self.read(conn, call.scope, call.operation, call.key)
+
     def complete(self, conn: sa.Connection, call: Call, result: str | None) -> bool:
         """Record success under the fencing token; tell whether the claim was still ours."""
         codec = None if result is None else CODEC_VERSION
@@ -120,6 +124,8 @@ class LedgerStatements:
             "v_fingerprint": call.fingerprint,
             "v_arguments": call.arguments,
             "v_lease": call.lease_seconds,
+            "v_approved_by": call.approved_by or earlier.approved_by,
+            "v_approval_note": call.approval_note or earlier.approval_note,
         }
         return _changed_one(conn, self._take, values)
 
@@ -177,6 +183,8 @@ class LedgerStatements:
                 fingerprint=bindparam("v_fingerprint"),
                 arguments=bindparam("v_arguments"),
                 lease_seconds=bindparam("v_lease"),
+                approved_by=bindparam("v_approved_by"),
+                approval_note=bindparam("v_approval_note"),
                 claimed_at=db_now(),
                 settled_at=None,
             )
@@ -235,6 +243,8 @@ def _claim_values(call: Call) -> dict[str, Any]:
         "message_id": call.origin.message_id,
         "tool_call_id": call.origin.tool_call_id,
         "lease_seconds": call.lease_seconds,
+        "approved_by": call.approved_by,
+        "approval_note": call.approval_note,
     }
 
 
