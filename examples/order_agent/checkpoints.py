@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ MOMENTS = {
     "checkpointed": "the deduction is in the checkpoint, the notification has not begun",
 }
 
+_last_words = threading.Lock()
+
 
 class Mortal(BaseCheckpointSaver[Any]):
     """A checkpointer in whose process the power fails, just before or just after a write."""
@@ -35,8 +38,8 @@ class Mortal(BaseCheckpointSaver[Any]):
         task_path: str = "",
     ) -> None:
         """Store a tool's result, unless this is the moment to die."""
-        stored = [value for channel, value in writes if channel == "messages"]
-        if self.dies_when == "unrecorded" and _is_deduction(stored):
+        told = [value for channel, value in writes if channel == "messages"]
+        if self.dies_when == "unrecorded" and _is_deduction(told):
             _die(self.dies_when)
         super().put_writes(config, writes, task_id, task_path)
 
@@ -47,10 +50,16 @@ class Mortal(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint, and perhaps die of it."""
+        """Store a checkpoint, unless this is the moment to die, or this is it afterwards.
+
+        LangGraph stores a tool's result and the next checkpoint at once, in two threads: to die
+        before the one only would be a race with the other.
+        """
+        tells = _is_deduction(checkpoint["channel_values"].get("messages", [])[-1:])
+        if self.dies_when == "unrecorded" and tells:
+            _die(self.dies_when)
         stored = super().put(config, checkpoint, metadata, new_versions)
-        messages = checkpoint["channel_values"].get("messages", [])
-        if self.dies_when == "checkpointed" and _is_deduction(messages[-1:]):
+        if self.dies_when == "checkpointed" and tells:
             _die(self.dies_when)
         return stored
 
@@ -62,8 +71,9 @@ def _is_deduction(messages: Any) -> bool:
 
 
 def _die(moment: str) -> None:
-    print(f"SIGKILL now: {MOMENTS[moment]}", flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+    with _last_words:  # never released: another thread gets no further either
+        print(f"SIGKILL now: {MOMENTS[moment]}", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextmanager
