@@ -363,7 +363,15 @@ def run(command: Sequence[str]) -> int:
         for variable, kind in ((POSTGRES_URL, ThrowAwayPostgres), (MARIADB_URL, ThrowAwayMariaDB)):
             if not environment.get(variable):
                 _serve(variable, kind, environment, servers)
-        return subprocess.run(list(command), env=environment, check=False).returncode
+        return _wait_for(subprocess.Popen(list(command), env=environment))
+
+
+def _wait_for(child: subprocess.Popen[bytes]) -> int:
+    try:
+        return child.wait()
+    finally:  # asked to end before the command has ended: it must not outlive its servers
+        child.terminate()
+        child.wait(START_TIMEOUT)
 
 
 def _serve(
