@@ -91,7 +91,7 @@ class Engines:
         with self._lock:
             if self._engine is None:
                 self._own_engine = _own_engine(self._url, self._wait)
-                self._engine = _with_real_transactions(self._own_engine)
+                self._engine = self._own_engine
         return self._engine
 
     def awaiting(self) -> AsyncEngine:
@@ -163,10 +163,10 @@ class Engines:
         if isinstance(bind, (str, sa.URL)):
             self._url = _checked_url(bind)
         elif isinstance(bind, sa.Engine):
-            self._engine = _with_real_transactions(bind)
+            self._engine = bind
         elif isinstance(bind, sessionmaker):
             self._sessions = bind
-            self._engine = _with_real_transactions(_bind_of(bind, sa.Engine))
+            self._engine = _bind_of(bind, sa.Engine)
         elif importlib.util.find_spec("greenlet") is None or not self._took_async(bind):
             raise ConfigurationError(
                 "A ledger is made from a database URL, an Engine, an AsyncEngine, a sessionmaker "
@@ -181,7 +181,7 @@ class Engines:
             bind = _bind_of(bind, AsyncEngine)
         if not isinstance(bind, AsyncEngine):
             return False
-        self._async_engine = _with_real_transactions(bind)
+        self._async_engine = bind
         return True
 
     def _dialect(self) -> str:
@@ -281,8 +281,7 @@ def _own_async_engine(url: sa.URL, wait_seconds: float) -> AsyncEngine:
 
     engine = create_async_engine(**_options(url, wait_seconds, is_async=True))
     _prepare(engine.sync_engine)
-    real: AsyncEngine = _with_real_transactions(engine)
-    return real
+    return engine
 
 
 def _prepare(engine: sa.Engine) -> None:
@@ -296,41 +295,3 @@ def _prepare(engine: sa.Engine) -> None:
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.close()
-
-
-def _with_real_transactions(engine: Any) -> Any:
-    """Return the engine in a mode where a transaction is one.
-
-    SQLite's driver begins transactions by guessing from the statement, so that a claim inside a
-    savepoint would be committed by itself (bpo-10740); in autocommit mode it leaves BEGIN to us.
-    Elsewhere autocommit is what must not be.
-    """
-    if engine.dialect.name == "sqlite":
-        ours = engine.execution_options(isolation_level="AUTOCOMMIT")
-        event.listen(getattr(ours, "sync_engine", ours), "begin", _begin_immediate)
-        return ours
-    if _commits_by_itself(engine):
-        return engine.execution_options(isolation_level="READ COMMITTED")
-    return engine
-
-
-def _begin_immediate(conn: sa.Connection) -> None:
-    """Begin for real, and take the write lock at once: a later upgrade could fail at once.
-
-    It runs whenever SQLAlchemy begins, so that what a tool writes after a rollback of its own is
-    in a transaction too, not committed statement by statement.
-    """
-    try:
-        conn.exec_driver_sql("BEGIN IMMEDIATE")
-    except sa.exc.OperationalError as error:
-        if "within a transaction" not in str(error.orig):
-            raise
-        # A listener of the user's engine has sent its own, deferred BEGIN. Nothing ran in it.
-        conn.exec_driver_sql("ROLLBACK")
-        conn.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _commits_by_itself(engine: Any) -> bool:
-    at_connect = getattr(engine.dialect, "_on_connect_isolation_level", None)
-    chosen = engine.get_execution_options().get("isolation_level", at_connect)
-    return bool(chosen == "AUTOCOMMIT")

@@ -172,8 +172,8 @@ class AwaitingSite:
             try:
                 await conn.run_sync(_begin)
                 yield AwaitingTransaction(conn, self.engines, self.body)
-            finally:  # as AsyncConnection's own exit does: a cancel must not leak it
-                await asyncio.shield(asyncio.ensure_future(conn.close()))
+            finally:  # a cancel must not leak it, nor leave while it still holds the lock
+                await self.shielded(conn.close())
 
     async def call(self, effect: Effect) -> Any:
         """Await the remote function."""
@@ -215,9 +215,41 @@ class AwaitingSite:
 
 
 def _begin(conn: sa.Connection) -> None:
-    """Begin for real; SQLite's BEGIN IMMEDIATE is sent by a listener of the engine."""
+    """Begin for real. SQLite takes the write lock at once: a later upgrade could fail at once."""
     with _own_sql():
+        _leave_begin_to_us(conn)
         conn.begin()
+        if conn.dialect.name != "sqlite":
+            return
+        try:
+            conn.exec_driver_sql("BEGIN IMMEDIATE")
+        except exc.OperationalError as error:
+            if "within a transaction" not in str(error.orig):
+                raise
+            # A listener of the user's engine has sent its own, deferred BEGIN. Nothing ran in it.
+            conn.exec_driver_sql("ROLLBACK")
+            conn.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _leave_begin_to_us(conn: sa.Connection) -> None:
+    """Put the connection, until it is given back, in a mode where a transaction is one.
+
+    SQLite's driver begins transactions by guessing from the statement, so that a claim inside a
+    savepoint would be committed by itself (bpo-10740); in autocommit mode it leaves BEGIN to us.
+    Elsewhere autocommit is what must not be. It is set on the connection, for an option of the
+    user's engine would win over one of ours.
+    """
+    if conn.dialect.name == "sqlite":
+        conn.execution_options(isolation_level="AUTOCOMMIT")
+    elif _commits_by_itself(conn):
+        conn.execution_options(isolation_level="READ COMMITTED")
+
+
+def _commits_by_itself(conn: sa.Connection) -> bool:
+    at_connect = getattr(conn.dialect, "_on_connect_isolation_level", None)
+    if conn.get_execution_options().get("isolation_level", at_connect) == "AUTOCOMMIT":
+        return True
+    return getattr(conn.connection.dbapi_connection, "autocommit", None) is True
 
 
 def _commit(conn: sa.Connection) -> None:
@@ -246,17 +278,25 @@ def _commit_is_ours(conn: sa.Connection | None) -> Iterator[sa.Transaction | Non
     """Make ``commit()`` inside the tool do nothing, as it does for a Session that joined.
 
     The claim is in this transaction: were it committed now, a crash before the result is
-    recorded would leave a claim that nobody can complete. The method is hidden on the instance
-    because SQLAlchemy offers no hook that could turn a commit down without failing it.
+    recorded would leave a claim that nobody can complete. And after a rollback nothing may begin
+    anew, for a Session would own, and could commit, that second transaction. The methods are
+    hidden on the instance because SQLAlchemy offers no hook that could turn them down.
     """
     if conn is None:  # pragma: no cover - an open AsyncConnection always has its sync one
         yield None
         return
+
+    def begin() -> sa.RootTransaction:
+        if conn.get_transaction() is None:
+            raise ConfigurationError(_ROLLED_BACK)
+        return type(conn).begin(conn)
+
+    conn.begin = begin  # type: ignore[method-assign]  # see above
     conn.commit = lambda: None  # type: ignore[method-assign]  # see above
     try:
         yield conn.get_transaction()
     finally:
-        del conn.commit
+        del conn.begin, conn.commit
 
 
 @contextmanager

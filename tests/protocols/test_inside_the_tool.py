@@ -240,6 +240,10 @@ ENGINES: dict[str, Callable[[str], Any]] = {
     "engine with autocommit as an option": lambda url: sa.create_engine(url).execution_options(
         isolation_level="AUTOCOMMIT"
     ),
+    "engine whose driver is in autocommit": lambda url: sa.create_engine(
+        url,
+        connect_args={"isolation_level": None} if url.startswith("sqlite") else {"autocommit": True},
+    ),
     "sessionmaker": lambda url: sessionmaker(sa.create_engine(url)),
 }
 
@@ -446,9 +450,9 @@ def test_refused_while_somebody_else_succeeded(shop: Shop, ledger: Ledger) -> No
 
     shop_calls: list[int] = []
     overtaking: list[shops.Shipped] = []
-    shop_tool = shops.tool(Ledger(shop.url), "session")
     fuse = crash.Fuse(99, look=overtake)
-    with crash.fused(fuse):
+    with Ledger(shop.url) as other, crash.fused(fuse):
+        shop_tool = shops.tool(other, "session")
         assert refused("O-1") == overtaking[0]
     assert shop.see("O-1").is_whole()
 
