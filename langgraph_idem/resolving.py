@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from langgraph_idem import events
-from langgraph_idem.decisions import lease_holds
+from langgraph_idem.decisions import lease_end, lease_holds
 from langgraph_idem.effects import BY_A_PERSON, State
 from langgraph_idem.errors import TransitionForbidden
 from langgraph_idem.protocols import own_work
@@ -50,8 +50,8 @@ async def settle(
 
     def change(conn: Connection) -> EffectRecord:
         found = statements.read(conn, scope, operation, key)
-        _check(found, operation, key, word, expected)
-        assert found is not None  # noqa: S101 - _check has refused it
+        check_allowed(found, operation, key, word, expected)
+        assert found is not None  # noqa: S101 - it has been refused
         if not statements.resolve(conn, found.record, word):
             raise _moved_on(found.record)
         changed = statements.read(conn, scope, operation, key)
@@ -60,9 +60,19 @@ async def settle(
     return await own_work(site, change, keep=True)
 
 
-def _check(
-    seen: Seen | None, operation: str, key: str, word: Word, expected: EffectRecord | None
+def check_allowed(
+    seen: Seen | None,
+    operation: str,
+    key: str,
+    word: Word,
+    expected: EffectRecord | None = None,
 ) -> None:
+    """Hold a person's word against the state table.
+
+    Raises:
+        TransitionForbidden: The state table does not allow it, or the row is not the expected one.
+
+    """
     if seen is None:
         raise TransitionForbidden(
             f"There is no effect {operation} for {key} in this scope: nothing was ever claimed.",
@@ -73,7 +83,7 @@ def _check(
     record = seen.record
     if expected is not None and expected.attempt_id != record.attempt_id:
         raise _moved_on(record)
-    if word.outcome not in BY_A_PERSON or not _is_open(seen):
+    if word.outcome not in BY_A_PERSON or not is_open(seen):
         raise TransitionForbidden(
             f"{operation} for {key} is {record.state}{_told(record)}; a person can settle only "
             f"what is unknown, as {', '.join(sorted(map(str, BY_A_PERSON)))}.",
@@ -83,7 +93,7 @@ def _check(
         )
 
 
-def _is_open(seen: Seen) -> bool:
+def is_open(seen: Seen) -> bool:
     """Unknown, or claimed by an attempt that is no longer presumed alive (or never expires)."""
     record = seen.record
     if record.state is not State.CLAIMED:
@@ -94,7 +104,8 @@ def _is_open(seen: Seen) -> bool:
 def _told(record: EffectRecord) -> str:
     if record.resolved_by:
         return f" (by {record.resolved_by})"
-    return " by an attempt that may be alive" if record.state is State.CLAIMED else ""
+    end = lease_end(record) if record.state is State.CLAIMED else None
+    return f" by an attempt that may be alive until {end:%Y-%m-%d %H:%M:%S} UTC" if end else ""
 
 
 def _moved_on(record: EffectRecord) -> TransitionForbidden:
