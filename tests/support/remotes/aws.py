@@ -32,7 +32,7 @@ class AwsRemote:
     server: Program
 
     def client(self, service: str, *, endpoint_url: str | None = None, **config: Any) -> Any:
-        """A boto3 client that tries once and waits two seconds for an answer.
+        """A boto3 client that tries once and waits ten seconds for an answer.
 
         Args:
             service: ``dynamodb``, ``sqs`` …
@@ -45,7 +45,7 @@ class AwsRemote:
         import boto3
         from botocore.config import Config
 
-        once: dict[str, Any] = {"retries": {"total_max_attempts": 1}, "read_timeout": 2}
+        once: dict[str, Any] = {"retries": {"total_max_attempts": 1}, "read_timeout": 10}
         make: Any = boto3.client  # its stubs have an overload per service, and none for a str
         return make(
             service,

@@ -76,7 +76,7 @@ def until(holds: Callable[[], bool], *, timeout: float, what: str) -> None:
 
 
 class Program:
-    """A server program that can be started, stopped, and started again on the same port."""
+    """A server program: started, stopped or killed, and started again on the same port."""
 
     def __init__(
         self,
@@ -129,6 +129,12 @@ class Program:
         finally:
             _signal_all(child, signal.SIGKILL)  # also those of its children that outlived it
             child.wait()
+
+    def kill(self) -> None:
+        """Ends the program by SIGKILL: its connections break off and its port refuses at once."""
+        if self._child is not None:
+            _signal_all(self._child, signal.SIGKILL)
+        self.stop()
 
     def _await_answer(self, child: subprocess.Popen[bytes], timeout: float) -> None:
         try:
