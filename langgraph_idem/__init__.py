@@ -1,8 +1,21 @@
 """Effects of LangGraph tools that take hold exactly once."""
 
-from langgraph_idem.effects import Effect, EffectRecord, Kind, Origin, Receipt, Relation, State
+from langgraph_idem.effects import (
+    ABSENT,
+    DONT_KNOW,
+    Effect,
+    EffectRecord,
+    Found,
+    Kind,
+    Origin,
+    Receipt,
+    Relation,
+    State,
+    Verdict,
+)
 from langgraph_idem.errors import (
     AlreadyDone,
+    ApprovalRejected,
     ArgumentsChanged,
     ConfigurationError,
     EffectBusy,
@@ -24,20 +37,26 @@ from langgraph_idem.react import (
     Recovery,
     RunStatus,
     arecover,
+    arepair,
     create_react_agent,
     recover,
+    repair,
 )
 from langgraph_idem.tools import DoneSteps, IdempotentToolNode, merge_steps
 
 __all__ = [
+    "ABSENT",
+    "DONT_KNOW",
     "PER_CALL",
     "AlreadyDone",
+    "ApprovalRejected",
     "ArgumentsChanged",
     "ConfigurationError",
     "DoneSteps",
     "Effect",
     "EffectBusy",
     "EffectRecord",
+    "Found",
     "IdempotencyError",
     "IdempotentToolNode",
     "InvalidArguments",
@@ -58,8 +77,11 @@ __all__ = [
     "RunStatus",
     "State",
     "TransitionForbidden",
+    "Verdict",
     "arecover",
+    "arepair",
     "create_react_agent",
     "merge_steps",
     "recover",
+    "repair",
 ]

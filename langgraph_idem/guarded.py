@@ -29,7 +29,7 @@ from langgraph_idem.sql.sites import AwaitingSite, BlockingSite, Body
 if TYPE_CHECKING:
     import inspect
 
-    from langgraph_idem.decisions import Call
+    from langgraph_idem.decisions import Call, Seen
     from langgraph_idem.effects import Effect
     from langgraph_idem.operations import Operation
     from langgraph_idem.ports import CallContext, Host, Site
@@ -104,6 +104,21 @@ class Guarded:
         guarded: Callable[..., Any] = wrapper
         return guarded
 
+    def look(self, call: Call) -> Seen | None:
+        """Return what the ledger holds about a call, without doing anything."""
+        return run_blocking(self._looked(BlockingSite(self.engines, self._no_body()), call))
+
+    async def alook(self, call: Call) -> Seen | None:
+        """Return what the ledger holds about a call, without doing anything."""
+        return await self._looked(AwaitingSite(self.engines, self._no_body()), call)
+
+    def _no_body(self) -> Body:
+        return Body(self.operation.shape.function, self.operation.shape.takes)
+
+    async def _looked(self, site: Site, call: Call) -> Seen | None:
+        standing = self.rules.statements.standing
+        return await protocols.own_work(site, lambda conn: standing(conn, call), keep=False)
+
     def _bound(self, args: Any, kwargs: Any) -> tuple[inspect.BoundArguments, Body]:
         shape = self.operation.shape
         bound = shape.signature.bind(*args, **kwargs)
@@ -133,8 +148,7 @@ class Guarded:
         The question is about this key and these arguments; the answer is recorded with the claim,
         in the transaction of the effect.
         """
-        standing = self.rules.statements.standing
-        seen = await protocols.own_work(site, lambda conn: standing(conn, call), keep=False)
+        seen = await self._looked(site, call)
         if seen is not None and seen.record.state is not State.RELEASED:
             return call
         if not context.can_ask:
@@ -258,3 +272,12 @@ def question_id(record: EffectRecord) -> str:
     """Name the question about one attempt of one effect, so that no answer can go astray."""
     about = json.dumps([record.scope, record.operation, record.key, record.attempt_id])
     return hashlib.sha256(about.encode()).hexdigest()[:16]
+
+
+def guarded_in(tool: object) -> Guarded | None:
+    """Return how the function of a tool is guarded; None if it is not."""
+    for name in ("func", "coroutine"):
+        guarded = getattr(getattr(tool, name, None), "__idempotent__", None)
+        if isinstance(guarded, Guarded):
+            return guarded
+    return None

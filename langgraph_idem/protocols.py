@@ -224,17 +224,24 @@ def settled(decision: Decision, call: Call, rules: Rules) -> Done:
         case Replay(record, ours):
             rules.tell(events.Succeeded if ours else events.Replayed, call)
             return Done(recorded_value(record, rules.codec), None if ours else record)
+        case _:
+            raise refusal_of(decision, call)
+
+
+def refusal_of(decision: Decision, call: Call) -> IdempotencyError:
+    """Put into words why a call neither runs nor is answered with a recorded result."""
+    match decision:
         case Changed(record):
-            raise _changed(record, call)
+            return _changed(record, call)
         case Failed(record):
-            raise RecordedFailure(
+            return RecordedFailure(
                 f"{call.operation} for {call.key} failed before, for good: {record.reason}",
                 operation=call.operation,
                 key=call.key,
                 reason=record.reason,
             )
         case Busy(_, retry_at):
-            raise EffectBusy(
+            return EffectBusy(
                 f"{call.operation} for {call.key} is being done by another attempt. Wait, then "
                 "run this again.",
                 operation=call.operation,
@@ -242,7 +249,7 @@ def settled(decision: Decision, call: Call, rules: Rules) -> Done:
                 retry_at=retry_at,
             )
         case Verify(found):
-            raise unknown(found.record)
+            return unknown(found.record)
         case _:
             raise AssertionError(f"no answer to {decision!r}")
 

@@ -3,6 +3,7 @@
 from langgraph_idem.react.agent import create_react_agent
 from langgraph_idem.react.graph import ReActGraph
 from langgraph_idem.react.recovery import Recovery, arecover, recover
+from langgraph_idem.react.repair import arepair, repair
 from langgraph_idem.react.state import ReActState, RunStatus
 
 __all__ = [
@@ -11,6 +12,8 @@ __all__ = [
     "Recovery",
     "RunStatus",
     "arecover",
+    "arepair",
     "create_react_agent",
     "recover",
+    "repair",
 ]

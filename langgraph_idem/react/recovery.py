@@ -57,7 +57,7 @@ def recover(
         Exception: Whatever the run raises.
 
     """
-    config = _addressed(graph, thread_id, config)
+    config = addressed(graph, thread_id, config)
     found = _standing(graph, graph.get_state(config))
     if found is not None:
         return found
@@ -75,7 +75,7 @@ async def arecover(
     **invoke_kwargs: Any,
 ) -> Recovery:
     """Resume a run from its last checkpoint, as :func:`recover` does."""
-    config = _addressed(graph, thread_id, config)
+    config = addressed(graph, thread_id, config)
     snapshot = await graph.aget_state(config)
     found = _standing(graph, snapshot)
     if found is not None:
@@ -86,7 +86,7 @@ async def arecover(
     return _afterwards(await graph.aget_state(config))
 
 
-def _addressed(
+def addressed(
     graph: CompiledStateGraph[Any, Any, Any, Any],
     thread_id: str | None,
     config: RunnableConfig | None,
