@@ -7,17 +7,14 @@ from typing import Any
 
 from langchain_core.messages import ToolMessage
 
-from langgraph_idem.effects import Kind
 from langgraph_idem.protocols import words_of
 from langgraph_idem.react.model_node import failure_id
 from langgraph_idem.react.state import WAITING_MODEL, RunStatus, entry
-from langgraph_idem.tools.context import RunningCall, message_of, messages_in
+from langgraph_idem.tools.context import RunningCall, is_tools_own, message_of, messages_in
 from langgraph_idem.tools.node import (
     RECEIPT,
     IdempotentToolNode,
     answer_in,
-    guarded_of,
-    is_tools_own,
     with_message,
     with_update,
 )
@@ -48,12 +45,9 @@ class ReActToolNode(IdempotentToolNode):
         }
 
     def _failure(self, call: RunningCall, error: Exception) -> ToolMessage:
-        guarded = guarded_of(call.request.tool)
-        rolled_back = guarded is not None and guarded.operation.kind is Kind.TRANSACTIONAL
         name = call.request.tool_call["name"]
-        no_effect = " It did not take effect." if rolled_back else ""
         return ToolMessage(
-            content=f"{name} failed: {words_of(error)}.{no_effect}",
+            content=f"{name} failed: {words_of(error)}.{_about_effect(call)}",
             name=name,
             tool_call_id=call.request.tool_call["id"],
             status="error",
@@ -71,6 +65,17 @@ class ReActToolNode(IdempotentToolNode):
     def _failure_id(self, call: RunningCall) -> str:
         asked = call.request.tool_call
         return failure_id(message_of(asked, call.request.state, self._messages_key), asked["id"])
+
+
+def _about_effect(call: RunningCall) -> str:
+    """Say what is known of the effect: only of a guarded tool is anything known.
+
+    A guarded tool's own exception means that nothing took hold (else the outcome would be
+    unknown), unless it came after the effect, while the result was being handed over.
+    """
+    if call.took_hold:
+        return " Its effect took hold all the same; it must not be repeated."
+    return " It did not take effect." if call.guarded is not None else ""
 
 
 def _named(call: RunningCall) -> dict[str, Any]:

@@ -15,9 +15,13 @@ from langgraph._internal._constants import (
     CONFIG_KEY_DURABILITY,
     CONFIG_KEY_TASK_ID,
 )
+from langgraph.errors import GraphBubbleUp, is_invalid_resume
 
-from langgraph_idem.effects import Origin, Receipt
+from langgraph_idem.effects import Origin, Receipt, State, Verdict
+from langgraph_idem.errors import IdempotencyError
+from langgraph_idem.guarded import Guarded
 from langgraph_idem.ports import CallContext
+from langgraph_idem.remote import RemoteRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,6 +62,28 @@ class RunningCall:
         return _context(configurable, origin, self.receipts)
 
     @property
+    def guarded(self) -> Guarded | None:
+        """How the tool is guarded; None if it is not."""
+        for name in ("func", "coroutine"):
+            guarded = getattr(getattr(self.request.tool, name, None), "__idempotent__", None)
+            if isinstance(guarded, Guarded):
+                return guarded
+        return None
+
+    @property
+    def took_hold(self) -> bool:
+        """True if an effect took hold within the call, now or before."""
+        return any(receipt.outcome is State.SUCCEEDED for receipt in self.receipts)
+
+    def refused(self, error: Exception) -> bool:
+        """Tell whether an exception is the tool's final no, which the ledger has recorded."""
+        if self.guarded is None or self.took_hold or not is_tools_own(error):
+            return False
+        rules = self.guarded.rules
+        by_provider = isinstance(rules, RemoteRules) and rules.classify(error) is Verdict.REFUSED
+        return rules.refuses(error) or by_provider
+
+    @property
     def task_id(self) -> Any:
         """LangGraph's id of the task that runs it; None outside of a graph."""
         return configurable_of(self.request.runtime.config).get(CONFIG_KEY_TASK_ID)
@@ -76,10 +102,10 @@ def running(call: RunningCall) -> Iterator[None]:
         _running.reset(token)
 
 
-def runs_in(node: object) -> bool:
-    """Tell whether a tool of this node is being executed here, rather than a wrapper around it."""
+def call_in(node: object) -> RunningCall | None:
+    """Return the call whose tool this node is executing here; None within a wrapper around it."""
     call = _running.get()
-    return call is not None and call.node is node
+    return call if call is not None and call.node is node else None
 
 
 def current() -> CallContext:
@@ -91,6 +117,11 @@ def current() -> CallContext:
     # A graph inside a tool runs calls of its own: they are not the outer call, whose ids would
     # make one effect of two.
     return _context(configurable, Origin(thread_id=_thread_id(configurable)), [])
+
+
+def is_tools_own(error: Exception) -> bool:
+    """Tell whether an exception is the tool's own, not LangGraph's signal or the ledger's error."""
+    return not (isinstance(error, (GraphBubbleUp, IdempotencyError)) or is_invalid_resume(error))
 
 
 def configurable_of(config: Any) -> Mapping[str, Any]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from langgraph.prebuilt.tool_node import _handle_tool_error, _infer_handled_types
 
 from langgraph_idem.errors import IdempotencyError
 
+if TYPE_CHECKING:
+    from langgraph_idem.tools.context import RunningCall
+
 HandleToolErrors = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...]
 
 
 def error_policy(
-    users: HandleToolErrors, *, executing: Callable[[], bool], wrapped: bool
+    users: HandleToolErrors, *, executing: Callable[[], RunningCall | None], wrapped: bool
 ) -> Callable[[Exception], str]:
     """Make the policy that ToolNode is given, from the one that the user gave.
 
@@ -22,17 +26,17 @@ def error_policy(
 
     Args:
         users: ``handle_tool_errors`` as the user gave it.
-        executing: Tells whether the exception comes from the tool itself.
+        executing: Returns the call whose tool raised; None if a wrapper around it did.
         wrapped: Whether the user has a wrapper around tool calls: ToolNode words whatever a
             wrapper raises, whether the policy names its type or not.
 
     """
 
     def policy(error: Exception) -> str:
-        if isinstance(error, IdempotencyError) or not users:
-            raise error
-        is_taken = isinstance(error, _types(users)) if executing() else wrapped
-        if not is_taken:
+        call = executing()
+        is_ours = isinstance(error, IdempotencyError) or (call is not None and call.refused(error))
+        is_taken = wrapped if call is None else isinstance(error, _types(users))
+        if is_ours or not users or not is_taken:
             raise error
         return _handle_tool_error(error, flag=users)
 

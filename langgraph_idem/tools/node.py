@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import ToolMessage
-from langgraph.errors import GraphBubbleUp, is_invalid_resume
 from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import (
     ToolCallRequest,
@@ -15,9 +14,11 @@ from langgraph.prebuilt.tool_node import (
 )
 from langgraph.types import Command
 
+from langgraph_idem.effects import State
 from langgraph_idem.errors import ConfigurationError, IdempotencyError, OutcomeUnknown
 from langgraph_idem.ledger import Ledger
-from langgraph_idem.tools.context import RunningCall, running, runs_in
+from langgraph_idem.protocols import words_of
+from langgraph_idem.tools.context import RunningCall, call_in, running
 from langgraph_idem.tools.errors import HandleToolErrors, error_policy
 from langgraph_idem.tools.steps import DONE_STEPS, steps_of
 
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
     from langgraph.prebuilt.tool_node import AsyncToolCallWrapper, ToolCallWrapper
 
-    from langgraph_idem.guarded import Guarded
 
 Execute = Callable[[ToolCallRequest], Any]
 AExecute = Callable[[ToolCallRequest], Awaitable[Any]]
+
+REFUSED = "refused"
+"""The receipt's ``error`` where the tool said no for good, for the first time."""
 
 RECEIPT = "idempotency"
 """Where a receipt is found in ``ToolMessage.additional_kwargs``."""
@@ -86,7 +89,7 @@ class IdempotentToolNode(ToolNode):
             name=name,
             tags=tags,
             handle_tool_errors=error_policy(
-                handle_tool_errors, executing=lambda: runs_in(self), wrapped=is_wrapped
+                handle_tool_errors, executing=lambda: call_in(self), wrapped=is_wrapped
             ),
             messages_key=messages_key,
             wrap_tool_call=self._wrap,
@@ -101,7 +104,7 @@ class IdempotentToolNode(ToolNode):
             try:
                 with running(call):
                     result = execute(inner)
-            except IdempotencyError as error:
+            except Exception as error:  # noqa: BLE001 - what is not for the model is raised
                 result = _worded(call, error)
             return _with_receipts(call, result)
 
@@ -120,7 +123,7 @@ class IdempotentToolNode(ToolNode):
             try:
                 with running(call):
                     result = await execute(inner)
-            except IdempotencyError as error:
+            except Exception as error:  # noqa: BLE001 - what is not for the model is raised
                 result = _worded(call, error)
             return _with_receipts(call, result)
 
@@ -144,20 +147,6 @@ class IdempotentToolNode(ToolNode):
         """Return what goes into the state beside the messages."""
         steps = steps_of(call.receipts)
         return {DONE_STEPS: steps} if steps and _has_field(call.request.state, DONE_STEPS) else {}
-
-
-def guarded_of(tool: BaseTool | None) -> Guarded | None:
-    """Return how a tool is guarded, None if it is not."""
-    for name in ("func", "coroutine"):
-        guarded = getattr(getattr(tool, name, None), "__idempotent__", None)
-        if guarded is not None:
-            return guarded  # type: ignore[no-any-return]  # set by the ledger only
-    return None
-
-
-def is_tools_own(error: Exception) -> bool:
-    """Tell whether an exception is the tool's own, not a signal or the ledger's."""
-    return not (isinstance(error, (GraphBubbleUp, IdempotencyError)) or is_invalid_resume(error))
 
 
 def with_update(result: Any, update: dict[str, Any], messages_key: str) -> Any:
@@ -223,19 +212,35 @@ def _told(call: RunningCall) -> dict[str, Any]:
     return {**own, "also": others} if others else own
 
 
-def _worded(call: RunningCall, error: IdempotencyError) -> ToolMessage:
+def _worded(call: RunningCall, error: Exception) -> ToolMessage:
     """Tell the model what it can act on; raise what is not its business."""
+    if call.refused(error):
+        words = f"{_name(call)} was refused, and that is final: {words_of(error)}."
+        receipt = {"operation": _operation(call), "outcome": str(State.FAILED), "replayed": False}
+        return _answer(call, f"{words} It did not take effect.", receipt, REFUSED)
     stops = isinstance(error, OutcomeUnknown) and not error.tell_model
-    if error.for_model is None or stops:
+    if not isinstance(error, IdempotencyError) or error.for_model is None or stops:
         raise error
-    told = _told(call) if call.receipts else {"operation": getattr(error, "operation", "")}
+    receipt = _told(call) if call.receipts else {"operation": getattr(error, "operation", "")}
+    return _answer(call, error.for_model, receipt, error.code)
+
+
+def _answer(call: RunningCall, words: str, receipt: dict[str, Any], code: str) -> ToolMessage:
     return ToolMessage(
-        content=error.for_model,
-        name=call.request.tool_call["name"],
+        content=words,
+        name=_name(call),
         tool_call_id=call.request.tool_call["id"],
         status="error",
-        additional_kwargs={RECEIPT: {**told, "error": error.code}},
+        additional_kwargs={RECEIPT: {**receipt, "error": code}},
     )
+
+
+def _name(call: RunningCall) -> str:
+    return call.request.tool_call["name"]
+
+
+def _operation(call: RunningCall) -> str:
+    return call.guarded.operation.name if call.guarded is not None else _name(call)
 
 
 def _has_field(state: Any, name: str) -> bool:

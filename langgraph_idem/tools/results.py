@@ -6,8 +6,12 @@ import json
 import typing
 from typing import Any, Final
 
-from langchain_core.load import dumpd, load
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import (
+    BaseMessage,
+    ToolMessage,
+    message_to_dict,
+    messages_from_dict,
+)
 from langgraph.types import Command, Send
 
 from langgraph_idem.codec import CODEC_VERSION
@@ -87,9 +91,10 @@ def _text(key: Any) -> str:
 
 def _plain_message(message: BaseMessage, call_id: str | None) -> dict[str, Any]:
     answers = isinstance(message, ToolMessage) and message.tool_call_id == call_id
-    told = dumpd(message.model_copy(update={"id": None}) if answers else message)
-    if told.get("type") != "constructor":
-        raise TypeError(f"a {type(message).__name__} has no stored form")
+    kept = message.model_copy(update={"id": None}) if answers else message
+    told = json.loads(json.dumps(message_to_dict(kept), allow_nan=False))
+    if messages_from_dict([told]) != [kept]:
+        raise TypeError(f"reading the {type(message).__name__} back gives another one")
     return {_MESSAGE: told, _ANSWER: answers}
 
 
@@ -109,7 +114,7 @@ def _restored(value: Any, call_id: str | None) -> Any:
 
 
 def _restored_message(value: dict[str, Any], call_id: str | None) -> Any:
-    message = load(value[_MESSAGE], allowed_objects="messages")
+    (message,) = messages_from_dict([value[_MESSAGE]])
     if value[_ANSWER] and call_id is not None:
         return message.model_copy(update={"tool_call_id": call_id})
     return message

@@ -110,9 +110,10 @@ def order_agent(
     shop: Shop, tools: list[BaseTool], checkpointer: BaseCheckpointSaver[Any]
 ) -> ReActGraph:
     """Build the agent: check; take and notify at once; done."""
-    script = [calling(CHECK), calling(TAKE_ONE, NOTIFY_ONE), "Done."]
-    model = ScriptedChatModel(script)
-    return create_react_agent(model, tools, ledger=shop.ledger, checkpointer=checkpointer)
+    script: list[Any] = [calling(CHECK), calling(TAKE_ONE, NOTIFY_ONE), "Done."]
+    return create_react_agent(
+        ScriptedChatModel(script), tools, ledger=shop.ledger, checkpointer=checkpointer
+    )
 
 
 def run_sync(url: str, checkpoints: str, death: Death) -> None:

@@ -146,7 +146,10 @@ def test_killed_within_the_tool(database_url: str, checkpoints: str, place: str,
     with SqliteSaver.from_conn_string(checkpoints) as saver:
         agent = order_agent(shop, shop.tools(), saver)
         found = agent.get_state(CONFIG)
-        assert (found.values["status"], found.values["next_step"]) == ("running", "waiting_tool")
+        assert (found.values["status"], found.values["next_step"]) == (
+            RunStatus.RUNNING,
+            "waiting_tool",
+        )
         if way == "recover":
             assert recover(agent, "O-1") is Recovery.RECOVERED_FROM_CHECKPOINT
         else:
