@@ -62,10 +62,10 @@ class MailRemote:
 
 @contextlib.contextmanager
 def maildev(folder: Path) -> Iterator[MailRemote]:
-    """Runs MailDev, which keeps mails in memory.
+    """Runs MailDev.
 
     Args:
-        folder: for its log.
+        folder: for its log and its mails.
 
     Yields:
         The running remote.
@@ -76,6 +76,8 @@ def maildev(folder: Path) -> Iterator[MailRemote]:
     port, web = free_port(), free_port()
     argv = [node(), npm_file("maildev/dist/bin/maildev.js")]
     argv += ["--smtp", str(port), "--ip", LOOPBACK, "--web", str(web), "--web-ip", LOOPBACK]
+    # Its default is one fixed folder for all, which a neighbour's reset empties under our mails.
+    argv += ["--mail-directory", str(folder / "mails")]
     ready = lambda: listens(port) and listens(web)  # noqa: E731 - two ports, one condition
     server = Program(argv, log=folder / "server.log", ready=ready)
     server.start()
