@@ -51,7 +51,7 @@ class ModelNode:
 
     def asked(self, state: dict[str, Any]) -> list[BaseMessage]:
         """Return what the model gets to see."""
-        return _with_done_steps(self._prompted(state), state.get("done_steps") or [])
+        return with_done_steps(self._prompted(state), state.get("done_steps") or [])
 
     def _prompted(self, state: dict[str, Any]) -> list[BaseMessage]:
         messages = list(state.get("messages") or [])
@@ -141,7 +141,7 @@ def _is_ai(message: BaseMessage) -> bool:
     return isinstance(message, AIMessage)
 
 
-def _with_done_steps(
+def with_done_steps(
     messages: list[BaseMessage], steps: Sequence[dict[str, Any]]
 ) -> list[BaseMessage]:
     """Tell the model what has been done, in the system message: there can be but one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.constants import START
 
@@ -13,6 +13,8 @@ from langgraph_idem.react.model_node import has_failed
 from langgraph_idem.react.state import RunStatus, entry
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from langchain_core.runnables import RunnableConfig
     from langgraph.graph.state import CompiledStateGraph
     from langgraph.types import StateSnapshot
@@ -58,10 +60,12 @@ def recover(
 
     """
     config = addressed(graph, thread_id, config)
-    found = _standing(graph, graph.get_state(config))
+    snapshot = graph.get_state(config)
+    looks_back = _looks_back(graph, snapshot)
+    found = _standing(graph, snapshot, graph.get_state(looks_back) if looks_back else None)
     if found is not None:
         return found
-    if _is_failed(graph, graph.get_state(config)):
+    if _is_failed(graph, snapshot):
         graph.update_state(config, _second_try(), as_node=MODEL)
     graph.invoke(None, config, **{"durability": "sync", **invoke_kwargs})
     return _afterwards(graph.get_state(config))
@@ -77,7 +81,8 @@ async def arecover(
     """Resume a run from its last checkpoint, as :func:`recover` does."""
     config = addressed(graph, thread_id, config)
     snapshot = await graph.aget_state(config)
-    found = _standing(graph, snapshot)
+    looks_back = _looks_back(graph, snapshot)
+    found = _standing(graph, snapshot, await graph.aget_state(looks_back) if looks_back else None)
     if found is not None:
         return found
     if _is_failed(graph, snapshot):
@@ -111,28 +116,45 @@ def addressed(
     return merged
 
 
-def _standing(
+def _looks_back(
     graph: CompiledStateGraph[Any, Any, Any, Any], snapshot: StateSnapshot
+) -> RunnableConfig | None:
+    """Return the config of the step before, where it matters which nodes ran last."""
+    return snapshot.parent_config if graph.interrupt_after_nodes and snapshot.next else None
+
+
+def _standing(
+    graph: CompiledStateGraph[Any, Any, Any, Any],
+    snapshot: StateSnapshot,
+    before: StateSnapshot | None,
 ) -> Recovery | None:
     """Tell where a run stands that is not to be resumed; None if it is."""
     if snapshot.metadata is None:
         return Recovery.NOTHING_TO_RECOVER
-    if snapshot.interrupts or _stands_before_breakpoint(graph, snapshot):
+    if snapshot.interrupts or _stands_at_breakpoint(graph, snapshot, before):
         return Recovery.WAITING_FOR_HUMAN
     if not snapshot.tasks and not _is_failed(graph, snapshot):
         return Recovery.ALREADY_COMPLETED
     return None
 
 
-def _stands_before_breakpoint(
-    graph: CompiledStateGraph[Any, Any, Any, Any], snapshot: StateSnapshot
+def _stands_at_breakpoint(
+    graph: CompiledStateGraph[Any, Any, Any, Any],
+    snapshot: StateSnapshot,
+    before: StateSnapshot | None,
 ) -> bool:
-    """Tell whether a person has to let the run pass: ``interrupt_before`` names what comes next.
+    """Tell whether a person has to let the run pass, by the graph's ``interrupt_before`` or after.
 
     A checkpoint does not tell a run that stopped there from one that died there; waiting is safe.
     """
-    nodes = graph.interrupt_before_nodes
-    return any(nodes == "*" or name in nodes for name in snapshot.next if name != START)
+    ran = [task.name for task in before.tasks] if before is not None else []
+    return _names(graph.interrupt_before_nodes, snapshot.next) or _names(
+        graph.interrupt_after_nodes, ran
+    )
+
+
+def _names(breakpoints: Sequence[str] | Literal["*"], nodes: Sequence[str]) -> bool:
+    return any(breakpoints == "*" or name in breakpoints for name in nodes if name != START)
 
 
 def _is_failed(graph: CompiledStateGraph[Any, Any, Any, Any], snapshot: StateSnapshot) -> bool:

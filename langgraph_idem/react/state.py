@@ -122,7 +122,7 @@ class ReActState(TypedDict, total=False):
     status: Annotated[
         RunStatus, Standing(RunStatus.RUNNING.value, RunStatus, winner=RunStatus.FAILED.value)
     ]
-    next_step: Annotated[NextStep | None, Standing(WAITING_MODEL)]
+    next_step: Annotated[NextStep | None, Standing(WAITING_MODEL, winner=WAITING_TOOL)]
     done_steps: DoneSteps
 
 

@@ -9,7 +9,7 @@ from langchain_core.messages import ToolMessage
 
 from langgraph_idem.protocols import words_of
 from langgraph_idem.react.model_node import failure_id
-from langgraph_idem.react.state import WAITING_MODEL, RunStatus, entry
+from langgraph_idem.react.state import WAITING_MODEL, WAITING_TOOL, RunStatus, entry
 from langgraph_idem.tools.context import RunningCall, is_tools_own, message_of, messages_in
 from langgraph_idem.tools.node import (
     RECEIPT,
@@ -34,7 +34,11 @@ class ReActToolNode(IdempotentToolNode):
         name = call.request.tool_call["name"]
         _log.error("The tool %s failed; the run is FAILED.", name, exc_info=error)
         failure = entry("tool_failed", error=words_of(error), **_named(call))
-        update = {"status": RunStatus.FAILED.value, "trace": [failure]}
+        update = {
+            "status": RunStatus.FAILED.value,
+            "next_step": WAITING_TOOL,
+            "trace": [failure],
+        }
         return with_update(self._failure(call, error), update, self._messages_key)
 
     def _update(self, call: RunningCall, result: Any) -> dict[str, Any]:

@@ -100,13 +100,7 @@ class IdempotentToolNode(ToolNode):
         call = RunningCall(self, request, self._messages_key)
 
         def guarded(inner: ToolCallRequest) -> Any:
-            call.request = inner
-            try:
-                with running(call):
-                    result = execute(inner)
-            except Exception as error:  # noqa: BLE001 - what is not for the model is raised
-                result = _worded(call, error)
-            return _with_receipts(call, result)
+            return executed(call, inner, execute)
 
         try:
             users = self._users_wrap
@@ -119,13 +113,7 @@ class IdempotentToolNode(ToolNode):
         call = RunningCall(self, request, self._messages_key)
 
         async def guarded(inner: ToolCallRequest) -> Any:
-            call.request = inner
-            try:
-                with running(call):
-                    result = await execute(inner)
-            except Exception as error:  # noqa: BLE001 - what is not for the model is raised
-                result = _worded(call, error)
-            return _with_receipts(call, result)
+            return await aexecuted(call, inner, execute)
 
         try:
             users = self._users_awrap
@@ -147,6 +135,28 @@ class IdempotentToolNode(ToolNode):
         """Return what goes into the state beside the messages."""
         steps = steps_of(call.receipts)
         return {DONE_STEPS: steps} if steps and _has_field(call.request.state, DONE_STEPS) else {}
+
+
+def executed(call: RunningCall, request: ToolCallRequest, execute: Execute) -> Any:
+    """Run a tool so that guarded functions know the call; add receipts, and words for the model."""
+    call.request = request
+    try:
+        with running(call):
+            result = execute(request)
+    except Exception as error:  # noqa: BLE001 - what is not for the model is raised
+        result = _worded(call, error)
+    return _with_receipts(call, result)
+
+
+async def aexecuted(call: RunningCall, request: ToolCallRequest, execute: AExecute) -> Any:
+    """Run an async tool, as :func:`executed` does."""
+    call.request = request
+    try:
+        with running(call):
+            result = await execute(request)
+    except Exception as error:  # noqa: BLE001 - what is not for the model is raised
+        result = _worded(call, error)
+    return _with_receipts(call, result)
 
 
 def with_update(result: Any, update: dict[str, Any], messages_key: str) -> Any:
