@@ -22,6 +22,7 @@ from examples.order_agent.stores import in_database, in_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.process import BaseProcess
 
     from examples.order_agent.evidence import Evidence
     from examples.order_agent.stores import Stores
@@ -153,7 +154,7 @@ def _run_to_its_end(stores: Stores) -> float:
     return time.monotonic() - began
 
 
-def _started(stores: Stores) -> Any:
+def _started(stores: Stores) -> BaseProcess:
     """Start a worker and wait until it has nothing left to import."""
     receiver, sender = _processes.Pipe(duplex=False)
     worker = _processes.Process(target=_work, args=(stores, sender))
