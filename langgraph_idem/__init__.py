@@ -1,5 +1,7 @@
 """Effects of LangGraph tools that take hold exactly once."""
 
+from typing import TYPE_CHECKING, Any
+
 from langgraph_idem.effects import (
     ABSENT,
     DONT_KNOW,
@@ -42,7 +44,10 @@ from langgraph_idem.react import (
     recover,
     repair,
 )
-from langgraph_idem.tools import DoneSteps, IdempotentToolNode, merge_steps
+from langgraph_idem.tools import DoneSteps, IdempotentToolNode, answer, merge_steps
+
+if TYPE_CHECKING:
+    from langgraph_idem.tools.middleware import IdempotencyMiddleware as IdempotencyMiddleware
 
 __all__ = [
     "ABSENT",
@@ -78,6 +83,7 @@ __all__ = [
     "State",
     "TransitionForbidden",
     "Verdict",
+    "answer",
     "arecover",
     "arepair",
     "create_react_agent",
@@ -85,3 +91,18 @@ __all__ = [
     "recover",
     "repair",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs LangChain when it is asked for, not before."""
+    if name != "IdempotencyMiddleware":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import langchain.agents.middleware.types  # noqa: F401 - not there before LangChain 1.0
+    except ImportError as error:
+        raise ImportError(
+            'IdempotencyMiddleware needs LangChain 1: pip install "langgraph-idem[langchain]"'
+        ) from error
+    from langgraph_idem.tools.middleware import IdempotencyMiddleware
+
+    return IdempotencyMiddleware

@@ -26,6 +26,7 @@ class Call:
         attempt_id: Random id of this attempt: the fencing token.
         origin: Who asked.
         lease_seconds: How long a claim of a remote effect is presumed alive; None: for ever.
+        told: All arguments that callers see, defaults included, as JSON; never kept.
         approved_by: Who approved it, where a person was asked; recorded with the claim.
         approval_note: What that person wrote.
 
@@ -40,6 +41,7 @@ class Call:
     attempt_id: str
     origin: Origin = Origin()
     lease_seconds: float | None = None
+    told: str = "{}"
     approved_by: str | None = None
     approval_note: str | None = None
 

@@ -57,7 +57,7 @@ TRANSITIONS: Final[Mapping[State | None, frozenset[State]]] = MappingProxyType(
     {
         None: frozenset({State.CLAIMED, State.STAGED}),
         State.STAGED: frozenset({State.CLAIMED}),
-        State.CLAIMED: frozenset({State.SUCCEEDED, State.FAILED, State.UNKNOWN, State.CLAIMED}),
+        State.CLAIMED: frozenset(set(State) - {State.STAGED}),
         State.UNKNOWN: frozenset({State.SUCCEEDED, State.FAILED, State.RELEASED, State.CLAIMED}),
         State.RELEASED: frozenset({State.CLAIMED, State.SUCCEEDED}),
         State.SUCCEEDED: frozenset(),
@@ -68,8 +68,8 @@ TRANSITIONS: Final[Mapping[State | None, frozenset[State]]] = MappingProxyType(
 
 ``CLAIMED -> CLAIMED`` and ``UNKNOWN -> CLAIMED`` are another attempt taking over in order to
 verify: it looks up, or sends again while the provider keeps the key. ``RELEASED`` is a person's
-word that it did not happen and may be tried again; only a late proof of the contrary can overtake
-it.
+word that it did not happen and may be tried again (``CLAIMED -> RELEASED``: that trial did not
+reach the provider either); only a late proof of the contrary can overtake it.
 """
 
 BY_A_PERSON: Final = frozenset({State.SUCCEEDED, State.FAILED, State.RELEASED})
@@ -174,7 +174,7 @@ class Effect:
         attempt: Number of this attempt, from 1.
         began_at: When the first attempt began (UTC, the database's clock).
         evidence: What earlier attempts left, in words; None if there is nothing.
-        arguments: The arguments that matter, by name, as plain JSON values.
+        arguments: All arguments that callers see, defaults included, as plain JSON values.
 
     """
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from langgraph_idem import protocols
+from langgraph_idem.codec import CODEC_VERSION
 from langgraph_idem.decisions import Word
 from langgraph_idem.effects import BY_A_PERSON, EffectRecord, Receipt, State
 from langgraph_idem.errors import (
@@ -17,6 +18,7 @@ from langgraph_idem.errors import (
     ApprovalRejected,
     ConfigurationError,
     EffectBusy,
+    LedgerError,
     OutcomeUnknown,
     RecordedFailure,
     TransitionForbidden,
@@ -169,6 +171,9 @@ class Guarded:
 
     async def _done(self, site: Site, call: Call, context: CallContext) -> protocols.Done:
         """Carry the effect out; where nobody can know, ask a person if one can be asked."""
+        asks = self.on_unknown == "interrupt" and context.can_ask
+        if asks and (answered := self.host().answered()):
+            await self._heed(site, call, answered)
         while True:
             try:
                 if isinstance(self.rules, RemoteRules):
@@ -176,9 +181,20 @@ class Guarded:
                 return await protocols.transactional(site, call, self.rules)
             except OutcomeUnknown as error:
                 error.tell_model = self.on_unknown == "tell_model"
-                if self.on_unknown != "interrupt" or not context.can_ask or error.record is None:
+                if not asks or error.record is None:
                     raise
                 await self._ask(site, call, error.record)
+
+    async def _heed(self, site: Site, call: Call, answered: frozenset[str]) -> None:
+        """Record an answer that came with the resume before anything is sent once more.
+
+        It is about the effect as it stands: after another sending it would be about the past.
+        """
+        seen = await self._looked(site, call)
+        if seen is None or seen.record.fingerprint != call.fingerprint:
+            return
+        if seen.record.state is State.UNKNOWN and question_id(seen.record) in answered:
+            await self._ask(site, call, seen.record)
 
     async def _ask(self, site: Site, call: Call, record: EffectRecord) -> None:
         """Ask a person and record the answer; the row is then read again.
@@ -186,15 +202,22 @@ class Guarded:
         The host leaves by an interrupt the first time. Should somebody else have settled the
         effect meanwhile, that stands.
         """
-        answer = self.host().ask(_question(call, record))
-        text = None if answer.result is None else json.dumps(answer.result, ensure_ascii=False)
-        if text is not None:
-            self.rules.codec.decode(text, 1)
+        answer = self.host().ask(replace(_question(call, record), check=self._check_result))
+        text = None if answer.result is None else _json(answer.result)
         word = Word(State(answer.choice), text, answer.by, answer.note)
         try:
             await resolve(site, self.rules, record, word)
         except TransitionForbidden:
             return
+
+    def _check_result(self, result: Any) -> None:
+        try:
+            self.rules.codec.decode(_json(result), CODEC_VERSION)
+        except (LedgerError, TypeError) as error:
+            returns = self.operation.shape.returns
+            raise ValueError(
+                f"{result!r} is no result of {self.operation.name}, which returns {returns!r}."
+            ) from error
 
     def _delivered(self, call: Call, context: CallContext, done: protocols.Done) -> Any:
         """Hand the result and its receipt over, by the replay policy."""
@@ -268,9 +291,18 @@ def _approval_question(call: Call) -> Question:
     )
 
 
+def _json(result: Any) -> str:
+    return json.dumps(result, ensure_ascii=False, allow_nan=False)
+
+
 def question_id(record: EffectRecord) -> str:
-    """Name the question about one attempt of one effect, so that no answer can go astray."""
-    about = json.dumps([record.scope, record.operation, record.key, record.attempt_id])
+    """Name the question about one effect, so that no answer can go astray.
+
+    What a person found out holds until the effect is sent again; attempts that merely look up
+    come and go meanwhile.
+    """
+    sent = record.sent_at.isoformat(timespec="microseconds")
+    about = json.dumps([record.scope, record.operation, record.key, sent])
     return hashlib.sha256(about.encode()).hexdigest()[:16]
 
 

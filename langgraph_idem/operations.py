@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import json
 import types
 import typing
 import uuid
@@ -105,7 +107,17 @@ class Operation:
             attempt_id=uuid.uuid4().hex,
             origin=context.origin,
             lease_seconds=self.lease_seconds,
+            told=self._told(bound) if self.kind is Kind.REMOTE else "{}",
         )
+
+    def _told(self, bound: inspect.BoundArguments) -> str:
+        """Write down what a look-up may want to know; what has no plain form is left out."""
+        bound.apply_defaults()
+        plain: dict[str, Any] = {}
+        for name in self.shape.visible:
+            with contextlib.suppress(InvalidArguments):
+                plain |= json.loads(keys.canonical_json({name: bound.arguments[name]}))
+        return json.dumps(plain)
 
     def _that_matter(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         """Leave out what is ignored, injected, or equal to its default.

@@ -159,6 +159,7 @@ class Question:
         choices: What may be answered.
         since: When the attempt began whose outcome is unknown.
         origin: The call that the question came from.
+        check: Raises ``ValueError`` if a result does not fit the tool's return type.
 
     """
 
@@ -173,6 +174,7 @@ class Question:
     choices: tuple[str, ...]
     since: datetime | None = None
     origin: Origin = Origin()
+    check: Callable[[Any], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,10 @@ class Host(Protocol):
         Only an answer that carries the question's id is returned: LangGraph hands answers out by
         position, and the position may have shifted since they were given.
         """
+        ...
+
+    def answered(self) -> frozenset[str]:
+        """Return the ids of the questions to which this call has been given an answer."""
         ...
 
     def guard(self, tool: Any, guard: ToolGuard) -> Any:
@@ -263,6 +269,10 @@ class NoHost:
     def ask(self, question: Question) -> Answer:
         """There is nobody to ask; the context says so before it comes to this."""
         raise NotImplementedError(question.description)
+
+    def answered(self) -> frozenset[str]:
+        """Nobody was asked."""
+        return frozenset()
 
     def guard(self, tool: Any, guard: ToolGuard) -> Any:  # noqa: ARG002 - the port's signature
         """There are no tools without a framework."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from langgraph_idem import events
@@ -52,7 +53,7 @@ async def settle(
         found = statements.read(conn, scope, operation, key)
         check_allowed(found, operation, key, word, expected)
         assert found is not None  # noqa: S101 - it has been refused
-        if not statements.resolve(conn, found.record, word):
+        if not statements.resolve(conn, found.record, _with_evidence(word, found.record)):
             raise _moved_on(found.record)
         changed = statements.read(conn, scope, operation, key)
         return (changed or found).record
@@ -91,6 +92,19 @@ def check_allowed(
             key=key,
             state=str(record.state),
         )
+    if record.evidence is not None and word.outcome is not State.SUCCEEDED:
+        raise TransitionForbidden(
+            f"{operation} for {key} happened: an attempt that had lost its claim got an answer. It "
+            "can only be settled as succeeded.",
+            operation=operation,
+            key=key,
+            state=str(record.state),
+        )
+
+
+def _with_evidence(word: Word, record: EffectRecord) -> Word:
+    """Let a late answer be the result where the person gave none."""
+    return word if word.result is not None else replace(word, result=record.evidence or None)
 
 
 def is_open(seen: Seen) -> bool:

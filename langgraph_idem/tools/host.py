@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import typing
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.callbacks.base import CallbackManagerMixin
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools.base import _is_injected_arg_type
+from langgraph._internal._constants import CONFIG_KEY_SCRATCHPAD
 from langgraph.errors import GraphBubbleUp, is_invalid_resume
 from langgraph.types import interrupt
-from pydantic import ConfigDict, create_model
+from pydantic import AfterValidator, ConfigDict, ValidationError, create_model
 
 from langgraph_idem.ports import Answer, CallContext, Host, Question
 from langgraph_idem.tools import context
@@ -20,6 +23,8 @@ from langgraph_idem.tools.guard import guard_tool
 from langgraph_idem.tools.results import MessageCodec, is_message_result
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from langchain_core.tools import BaseTool
 
     from langgraph_idem.codec import Codec
@@ -52,13 +57,23 @@ class LangGraphHost(Host):
 
         The answer is checked against the question's choices, so that a mistyped one is refused and
         the question stays open. LangGraph hands answers out by position; one that was given to
-        another question carries that question's id and is passed over.
+        another question carries that question's id and is passed over, and one that was handed to
+        another question of this task before is found.
         """
-        while True:
-            reply: Any = interrupt(_payload(question), response_schema=_reply_to(question))
-            if reply.question_id == question.id:
-                break
+        schema = _reply_to(question)
+        reply: Any = _handed_out(schema, question.id)
+        while reply is None or reply.question_id != question.id:
+            reply = interrupt(_payload(question), response_schema=schema)
         return Answer(reply.choice, reply.by, reply.note, reply.result)
+
+    def answered(self) -> frozenset[str]:
+        """Return the ids of our questions to which this task has been given an answer."""
+        scratchpad = _scratchpad()
+        if scratchpad is None:
+            return frozenset()
+        given = [*scratchpad.resume, scratchpad.get_null_resume(False)]  # noqa: FBT003 - LangGraph's
+        ids = (reply.get("question_id") for reply in given if isinstance(reply, dict))
+        return frozenset(name for name in ids if isinstance(name, str))
 
     def guard(self, tool: Any, guard: ToolGuard) -> BaseTool:
         """Wrap a BaseTool that cannot be decorated."""
@@ -93,8 +108,26 @@ def _payload(question: Question) -> dict[str, Any]:
     }
 
 
+def _scratchpad() -> Any:
+    config = context.configurable_of(var_child_runnable_config.get())
+    return config.get(CONFIG_KEY_SCRATCHPAD)
+
+
+def _handed_out(schema: Any, question_id: str) -> Any:
+    """Find the answer to a question among those that this task's questions have taken."""
+    scratchpad = _scratchpad()
+    for given in scratchpad.resume if scratchpad is not None else ():
+        if isinstance(given, dict) and given.get("question_id") == question_id:
+            with contextlib.suppress(ValidationError):  # another question's schema let it through
+                return schema.model_validate(given)
+    return None
+
+
 def _reply_to(question: Question) -> Any:
     choice: Any = Literal[question.choices]
+    result: Any = Any
+    if question.check is not None:
+        result = Annotated[Any, AfterValidator(_checked_by(question.check))]
     return create_model(
         "Reply",
         __config__=ConfigDict(extra="forbid"),
@@ -102,5 +135,14 @@ def _reply_to(question: Question) -> Any:
         choice=(choice, ...),
         by=(str | None, None),
         note=(str | None, None),
-        result=(Any, None),
+        result=(result, None),
     )
+
+
+def _checked_by(check: Callable[[Any], None]) -> Callable[[Any], Any]:
+    def checked(result: Any) -> Any:
+        if result is not None:
+            check(result)
+        return result
+
+    return checked
