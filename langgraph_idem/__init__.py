@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from langgraph_idem.advice import DurabilityWarning, IdempotencyWarning, SharedFileWarning
 from langgraph_idem.effects import (
     ABSENT,
     DONT_KNOW,
@@ -58,11 +59,13 @@ __all__ = [
     "ArgumentsChanged",
     "ConfigurationError",
     "DoneSteps",
+    "DurabilityWarning",
     "Effect",
     "EffectBusy",
     "EffectRecord",
     "Found",
     "IdempotencyError",
+    "IdempotencyWarning",
     "IdempotentToolNode",
     "InvalidArguments",
     "InvalidCall",
@@ -80,6 +83,7 @@ __all__ = [
     "Relation",
     "ResultNotStorable",
     "RunStatus",
+    "SharedFileWarning",
     "State",
     "TransitionForbidden",
     "Verdict",

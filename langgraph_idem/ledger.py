@@ -100,6 +100,11 @@ class Ledger:
         self._keep_arguments = keep_arguments
         self._observers = tuple(observers)
 
+    @property
+    def sqlite_file(self) -> str | None:
+        """Path of the ledger's SQLite file; None if it is in another database."""
+        return self._engines.sqlite_file
+
     def setup(self) -> None:
         """Create the ledger's tables, or bring older ones up to date. Safe to call every time."""
         run_blocking(protocols.own_work(self._blocking(), self._migrate, keep=True))

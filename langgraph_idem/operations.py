@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from langgraph_idem import keys
+from langgraph_idem import advice, keys
 from langgraph_idem.decisions import Call
 from langgraph_idem.effects import BY_A_PERSON, Effect, Kind, State
 from langgraph_idem.errors import ConfigurationError, InvalidArguments, MissingKey
@@ -192,6 +192,7 @@ def _per_call(context: CallContext, operation: str) -> tuple[str, str, str]:
             "a thread_id. Better: key it by an argument that names the effect.",
             operation=operation,
         )
+    advice.per_call(operation, context.durability)
     return origin.thread_id, origin.message_id, origin.tool_call_id
 
 

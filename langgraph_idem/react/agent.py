@@ -13,6 +13,7 @@ from langgraph_idem.react.graph import MODEL, TOOLS, ReActGraph
 from langgraph_idem.react.model_node import ModelNode, Prompt, bound_model, next_after_model
 from langgraph_idem.react.state import with_users_fields
 from langgraph_idem.react.tools_node import ReActToolNode
+from langgraph_idem.tools.advice import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,6 +70,7 @@ def create_react_agent(  # noqa: PLR0913 - options of their own, all but two by 
             redefines a field.
 
     """
+    check_file(ledger, checkpointer)
     tool_node = ReActToolNode(
         tools, ledger=ledger, name=TOOLS, handle_tool_errors=handle_tool_errors
     )

@@ -74,6 +74,15 @@ class Engines:
         """True if the engines were made here, so that they are closed here too."""
         return self._url is not None
 
+    @property
+    def sqlite_file(self) -> str | None:
+        """Path of the SQLite file; None if it is no SQLite, or in memory."""
+        engine = self._engine or self._async_engine
+        url = self._url if self._url is not None else engine.url  # type: ignore[union-attr]  # one of the three is there
+        if self.dialect != "sqlite" or not url.database or _is_memory(url):
+            return None
+        return url.database.removeprefix("file:").partition("?")[0]
+
     def blocking(self) -> sa.Engine:
         """Return the engine for sync tools.
 

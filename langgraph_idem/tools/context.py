@@ -84,6 +84,11 @@ class RunningCall:
         return rules.refuses(error) or by_provider
 
     @property
+    def checkpointer(self) -> Any:
+        """The checkpointer of the run; None if there is none."""
+        return configurable_of(self.request.runtime.config).get(CONFIG_KEY_CHECKPOINTER)
+
+    @property
     def task_id(self) -> Any:
         """LangGraph's id of the task that runs it; None outside of a graph."""
         return configurable_of(self.request.runtime.config).get(CONFIG_KEY_TASK_ID)

@@ -31,7 +31,8 @@ def leaving(error: IdempotencyError) -> IdempotencyError:
     """Return the error as one that is a ``GraphBubbleUp`` too."""
     if isinstance(error, GraphBubbleUp):
         return error
-    made: IdempotencyError = _leaving(type(error))(str(error), **error.__dict__)
+    kind: Any = type(error)
+    made: IdempotencyError = _leaving(kind)(str(error), **error.__dict__)
     return made
 
 

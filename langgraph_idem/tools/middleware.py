@@ -132,7 +132,7 @@ class IdempotencyMiddleware(AgentMiddleware[Any, Any, Any]):
         """Run a tool as ``IdempotentToolNode`` does."""
         with past_everybody():
             call = self._entered(request, handler)
-            return executed(call, request, handler)
+            return executed(self.ledger, call, request, handler)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
@@ -140,7 +140,7 @@ class IdempotencyMiddleware(AgentMiddleware[Any, Any, Any]):
         """Run a tool as ``IdempotentToolNode`` does."""
         with past_everybody():
             call = self._entered(request, handler)
-            return await aexecuted(call, request, handler)
+            return await aexecuted(self.ledger, call, request, handler)
 
     def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002 - LangChain's signature
         """Take down that the run is through, however it came to its end."""

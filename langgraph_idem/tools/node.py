@@ -18,6 +18,7 @@ from langgraph_idem.effects import State
 from langgraph_idem.errors import ConfigurationError, IdempotencyError, OutcomeUnknown
 from langgraph_idem.ledger import Ledger
 from langgraph_idem.protocols import words_of
+from langgraph_idem.tools.advice import acheck_file, check_file
 from langgraph_idem.tools.context import RunningCall, call_in, running
 from langgraph_idem.tools.errors import HandleToolErrors, error_policy
 from langgraph_idem.tools.steps import DONE_STEPS, steps_of
@@ -100,7 +101,7 @@ class IdempotentToolNode(ToolNode):
         call = RunningCall(self, request, self._messages_key)
 
         def guarded(inner: ToolCallRequest) -> Any:
-            return executed(call, inner, execute)
+            return executed(self.ledger, call, inner, execute)
 
         try:
             users = self._users_wrap
@@ -113,7 +114,7 @@ class IdempotentToolNode(ToolNode):
         call = RunningCall(self, request, self._messages_key)
 
         async def guarded(inner: ToolCallRequest) -> Any:
-            return await aexecuted(call, inner, execute)
+            return await aexecuted(self.ledger, call, inner, execute)
 
         try:
             users = self._users_awrap
@@ -137,9 +138,10 @@ class IdempotentToolNode(ToolNode):
         return {DONE_STEPS: steps} if steps and _has_field(call.request.state, DONE_STEPS) else {}
 
 
-def executed(call: RunningCall, request: ToolCallRequest, execute: Execute) -> Any:
+def executed(ledger: Ledger, call: RunningCall, request: ToolCallRequest, execute: Execute) -> Any:
     """Run a tool so that guarded functions know the call; add receipts, and words for the model."""
     call.request = request
+    check_file(ledger, call.checkpointer)
     try:
         with running(call):
             result = execute(request)
@@ -148,9 +150,12 @@ def executed(call: RunningCall, request: ToolCallRequest, execute: Execute) -> A
     return _with_receipts(call, result)
 
 
-async def aexecuted(call: RunningCall, request: ToolCallRequest, execute: AExecute) -> Any:
+async def aexecuted(
+    ledger: Ledger, call: RunningCall, request: ToolCallRequest, execute: AExecute
+) -> Any:
     """Run an async tool, as :func:`executed` does."""
     call.request = request
+    await acheck_file(ledger, call.checkpointer)
     try:
         with running(call):
             result = await execute(request)

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parents[2] / PACKAGE
 # From low to high: a module imports its own layer and lower ones. A new module or folder of the
 # package is entered here, by its first name.
 LAYERS = (
-    {"errors", "effects", "events", "keys", "codec", "classify"},
+    {"errors", "effects", "events", "keys", "codec", "classify", "advice"},
     {"decisions"},
     {"ports"},
     {"sql"},
