@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam, exc, func
 from sqlalchemy.dialects import postgresql, sqlite
 
+from langgraph_idem.sql.prepared import Prepared
 from langgraph_idem.sql.schema import db_now
 
 if TYPE_CHECKING:
@@ -45,9 +46,10 @@ def arbitrated_insert(effects: sa.Table, dialect: str, wait_seconds: float) -> I
 
 def _returning(statement: Any) -> Insert:
     """Trust RETURNING: psycopg's rowcount is -1 for a won and for a lost insert alike."""
+    run = Prepared(statement)
 
     def insert(conn: sa.Connection, values: Mapping[str, Any]) -> bool:
-        return conn.execute(statement, values).first() is not None
+        return run(conn, values).first() is not None
 
     return insert
 

@@ -276,6 +276,7 @@ def _options(url: sa.URL, wait_seconds: float, *, is_async: bool) -> dict[str, A
     }
     if url.get_backend_name() == "sqlite":
         options["connect_args"] = {"timeout": wait_seconds}
+        options["isolation_level"] = "AUTOCOMMIT"  # as every transaction needs it; see sites.py
     return options
 
 
