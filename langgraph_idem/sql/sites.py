@@ -185,7 +185,8 @@ class AwaitingSite:
             return None
         if inspect.iscoroutinefunction(self.body.lookup):
             return await self.body.lookup(effect)
-        return await asyncio.to_thread(self.body.lookup, effect)
+        answer = await asyncio.to_thread(self.body.lookup, effect)
+        return await answer if inspect.isawaitable(answer) else answer
 
     async def sleep(self, seconds: float) -> None:
         """Sleep on the loop."""
@@ -239,10 +240,9 @@ def _leave_begin_to_us(conn: sa.Connection) -> None:
     Elsewhere autocommit is what must not be. It is set on the connection, for an option of the
     user's engine would win over one of ours.
     """
-    if conn.dialect.name == "sqlite":
-        conn.execution_options(isolation_level="AUTOCOMMIT")
-    elif _commits_by_itself(conn):
-        conn.execution_options(isolation_level="READ COMMITTED")
+    if _commits_by_itself(conn) != (conn.dialect.name == "sqlite"):
+        wanted = "AUTOCOMMIT" if conn.dialect.name == "sqlite" else "READ COMMITTED"
+        conn.execution_options(isolation_level=wanted)
 
 
 def _commits_by_itself(conn: sa.Connection) -> bool:
