@@ -195,12 +195,18 @@ def framework_outside_its_place(imports: list[Import]) -> list[str]:
     ]
 
 
+# Modules that are themselves loaded only when asked for, and what they are there to adapt.
+ADAPTERS = {f"{PACKAGE}.tools.middleware": ("langchain",)}
+
+
 def loaded_too_early(imports: list[Import]) -> list[str]:
     """Name every driver and extra that is imported when its importer is loaded."""
     return [
         str(found)
         for found in imports
-        if found.when is When.LOADED and _is_one_of(found.imported, ONLY_WHEN_USED)
+        if found.when is When.LOADED
+        and _is_one_of(found.imported, ONLY_WHEN_USED)
+        and not _is_one_of(found.imported, ADAPTERS.get(found.importer, ()))
     ]
 
 
