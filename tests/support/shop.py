@@ -22,7 +22,7 @@ shipments = sa.Table(
     "shipments",
     metadata,
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("order_id", sa.String(200), nullable=False),
+    sa.Column("order_id", sa.Text, nullable=False),
     sa.Column("note", sa.Text, unique=True),
 )
 
