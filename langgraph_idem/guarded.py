@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -49,6 +50,7 @@ APPROVAL: Final = "idempotency_approval"
 APPROVE: Final = "approve"
 REJECT: Final = "reject"
 UNNAMED: Final = "(a person who gave no name)"
+_PAIR: Final = 2
 
 _OUTCOMES: Final[dict[type[Exception], State]] = {
     RecordedFailure: State.FAILED,
@@ -221,16 +223,28 @@ class Guarded:
 
     def _delivered(self, call: Call, context: CallContext, done: protocols.Done) -> Any:
         """Hand the result and its receipt over, by the replay policy."""
-        record = done.record
+        record, value = done.record, done.value
+        if record is not None and record.result is None:
+            value = self._in_place_of_result(record)
         receipt = _receipt(
-            call, State.SUCCEEDED, replayed=record is not None, result=done.value, record=record
+            call, State.SUCCEEDED, replayed=record is not None, result=value, record=record
         )
         context.receipts.append(receipt)
         if record is None or self.on_replay == "return":
-            return done.value
+            return value
         if callable(self.on_replay):
             return self.on_replay(receipt)
         raise AlreadyDone(f"{call.operation} for {call.key} was done before.", receipt=receipt)
+
+    def _in_place_of_result(self, record: EffectRecord) -> Any:
+        """Return what stands for a result that was not kept: nothing, or words and nothing.
+
+        A tool of content and artifact must return a pair, or its replay would fail for ever.
+        """
+        returns = self.operation.shape.returns
+        if typing.get_origin(returns) is not tuple or len(typing.get_args(returns)) != _PAIR:
+            return None
+        return f"{record.operation} for {record.key} took hold; its result was not kept.", None
 
 
 def _receipt(
