@@ -109,13 +109,17 @@ def failing_wrapper(request: ToolCallRequest, execute: Callable[[ToolCallRequest
     raise KeyError("wrapper")
 
 
+def _named(value: Any) -> str:
+    return getattr(value, "__name__", str(value))
+
+
 @pytest.mark.parametrize(
     "policy",
     [True, False, "sorry", KeyError, ValueError, (ValueError, KeyError), (), handle_key_errors,
      handle_value_errors, None],
-    ids=str,
+    ids=_named,
 )  # fmt: skip
-@pytest.mark.parametrize("wrap", [None, wrapper, failing_wrapper], ids=str)
+@pytest.mark.parametrize("wrap", [None, wrapper, failing_wrapper], ids=_named)
 @pytest.mark.parametrize("call", [("plain", {"what": "boom"}), ("plain", {"no": 1}), ("x", {})])
 async def test_errors_of_plain_tools_are_handled_as_in_toolnode(
     ashop: Shop, policy: Any, wrap: Any, call: Any
