@@ -25,7 +25,7 @@ from langgraph_idem.ledger import Ledger
 from tests.support import databases
 from tests.support import shop as shops
 from tests.support.racers import Racers
-from tests.support.shop import Shop, Shipped, shipments
+from tests.support.shop import Shipped, Shop, shipments
 
 BLOCKING = ("engine", "sessionmaker")
 AWAITING = ("async_engine", "async_sessionmaker")
@@ -80,7 +80,6 @@ async def test_the_users_async_engine_is_used_and_never_closed(
 
 def test_the_users_sessions_are_given(shop: Shop) -> None:
     """A sessionmaker's own class and options reach the tool."""
-
     engine = sa.create_engine(shop.url)
     ledger = Ledger(sessionmaker(engine, class_=OurSession, expire_on_commit=False))
     given: list[Session] = []
@@ -341,7 +340,7 @@ def test_a_question_holds_no_lock(shop: Shop) -> None:
 
 def test_ids_and_keys_of_any_script_and_length(shop: Shop) -> None:
     """What is allowed in a key is stored and found again, the longest and oddest included."""
-    keys = ["ключ", "🧾" * 100, "a" * 512, "x'; drop table shipments; --", "%s {} \\ \"", "a\tb\nc"]
+    keys = ["ключ", "🧾" * 100, "a" * 512, "x'; drop table shipments; --", '%s {} \\ "', "a\tb\nc"]
     with Ledger(shop.url) as ledger:
         for key in keys:
             shipped = shops.tool(ledger, "session")(key)

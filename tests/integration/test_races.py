@@ -22,7 +22,7 @@ from langgraph_idem.errors import EffectBusy, IdempotencyError
 from langgraph_idem.ledger import Ledger
 from tests.support import shop as shops
 from tests.support.racers import Racers
-from tests.support.shop import TOOLS, Shop, Shipped
+from tests.support.shop import TOOLS, Shipped, Shop
 
 ORDERS = int(os.environ.get("IDEM_TEST_ORDERS", "10000"))
 """How many keys are done once each."""

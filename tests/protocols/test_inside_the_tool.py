@@ -245,7 +245,9 @@ ENGINES: dict[str, Callable[[str], Any]] = {
     ),
     "engine whose driver is in autocommit": lambda url: sa.create_engine(
         url,
-        connect_args={"isolation_level": None} if url.startswith("sqlite") else {"autocommit": True},
+        connect_args={"isolation_level": None}
+        if url.startswith("sqlite")
+        else {"autocommit": True},
     ),
     "sessionmaker": lambda url: sessionmaker(sa.create_engine(url)),
 }
@@ -405,9 +407,8 @@ def test_crash_while_refusing(shop: Shop, ledger: Ledger) -> None:
         raise OutOfStock("SKU-1")
 
     for at in itertools.count():
-        with crash.fused(crash.Fuse(at)) as fuse:
-            with pytest.raises((OutOfStock, crash.Crash)):
-                refused(f"O-{at}")
+        with crash.fused(crash.Fuse(at)) as fuse, pytest.raises((OutOfStock, crash.Crash)):
+            refused(f"O-{at}")
         with pytest.raises((OutOfStock, RecordedFailure), match="SKU-1"):
             refused(f"O-{at}")
         seen = shop.see(f"O-{at}")
@@ -484,7 +485,9 @@ def test_changed_arguments_are_refused(shop: Shop, ledger: Ledger) -> None:
     """The same key with another argument that matters: ArgumentsChanged, and nothing is done."""
 
     @ledger.transactional(key=("order_id",), ignore=("memo",))
-    def pay(session: Session, /, order_id: str, cents: int, memo: str = "", rush: bool = False) -> int:  # noqa: FBT001, FBT002 - a tool's argument
+    def pay(
+        session: Session, /, order_id: str, cents: int, memo: str = "", rush: bool = False
+    ) -> int:  # noqa: FBT001, FBT002 - a tool's argument
         session.execute(_insert(order_id))
         return cents
 

@@ -297,9 +297,7 @@ def test_contention_without_end_is_busy(postgresql: Shop, monkeypatch: pytest.Mo
         @ledger.transactional(key=("order_id",))
         def unlucky(session: Session, /, order_id: str) -> None:
             entered.append(order_id)
-            session.execute(
-                sa.text("do $$ begin raise exception using errcode = '40001'; end $$")
-            )
+            session.execute(sa.text("do $$ begin raise exception using errcode = '40001'; end $$"))
 
         with pytest.raises(EffectBusy, match="Nothing was done") as busy:
             unlucky("O-1")

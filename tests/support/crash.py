@@ -78,8 +78,9 @@ def fused(fuse: Fuse) -> Iterator[Fuse]:
         with mock.patch.multiple(
             sites.AwaitingSite, transaction=_entered(fuse, sites.AwaitingSite)
         ):
-            with _stepwise(fuse, sites.BlockingTransaction), _stepwise(
-                fuse, sites.AwaitingTransaction
+            with (
+                _stepwise(fuse, sites.BlockingTransaction),
+                _stepwise(fuse, sites.AwaitingTransaction),
             ):
                 yield fuse
 
