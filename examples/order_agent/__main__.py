@@ -29,7 +29,10 @@ def main() -> int:
     print("Stock is 10. Right is: stock 9, one notification, whatever is killed and whenever.")
     with _stores(options) as new_stores:
         runs = experiments(new_stores, Shown(unsafe=options.unsafe, model=options.model))
-        return 0 if acceptance(runs) else 1
+        holds = acceptance(runs)
+    if options.directory or options.keep:
+        print("Kept for a look:", *(f"\n  {run.stores.place}" for run in runs))
+    return 0 if holds else 1
 
 
 def _stores(options: argparse.Namespace) -> AbstractContextManager[NewStores]:

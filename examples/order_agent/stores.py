@@ -76,7 +76,7 @@ def in_database(url: str, *, keep: bool) -> Iterator[Callable[[str], Stores]]:
         keep: Whether the schemas stay; otherwise those that were made here are dropped.
 
     """
-    server = sa.create_engine(_checked(url), isolation_level="AUTOCOMMIT")
+    server = _reached(_checked(url))
     mark, made = secrets.token_hex(3), list[str]()
 
     def schema(name: str) -> Stores:
@@ -95,6 +95,17 @@ def in_database(url: str, *, keep: bool) -> Iterator[Callable[[str], Stores]]:
             for name in [] if keep else made:
                 conn.execute(sa.schema.DropSchema(name, cascade=True))
         server.dispose()
+
+
+def _reached(url: sa.URL) -> sa.Engine:
+    try:
+        engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+        engine.connect().close()
+    except ImportError:
+        sys.exit('--database-url needs a driver: pip install "langgraph-idem[postgres]"')
+    except sa.exc.OperationalError as error:
+        sys.exit(f"--database-url {url}: {error.orig}")
+    return engine
 
 
 def _checked(url: str) -> sa.URL:

@@ -89,7 +89,7 @@ def test_on_sqlite_each_order_is_processed_once(tmp_path: Path) -> None:
         assert_processed_once(*files(tmp_path, run))
     assert deduction_answered(files(tmp_path, "normal")) == "deducted, 9 left"
     assert deduction_answered(files(tmp_path, "killed-unrecorded")) == ALREADY_DONE
-    assert told_in_readme() == without_numbers(done.stdout)
+    assert without_numbers(done.stdout)[: len(told_in_readme())] == told_in_readme()
 
 
 @pytest.mark.slow
@@ -143,6 +143,7 @@ def schemas_of(url: str) -> list[str]:
         (["--model", "nobody:nothing"], "--model nobody:nothing"),
         (["--database-url", "mysql://x/y"], "wants a PostgreSQL URL"),
         (["--database-url", "shop"], "Write postgresql://"),
+        (["--database-url", "postgresql://me@127.0.0.1:1/x"], "127.0.0.1"),
     ],
 )
 def test_a_wrong_option_is_answered_in_words(arguments: list[str], words: str) -> None:
