@@ -101,9 +101,14 @@ _running: ContextVar[RunningCall | None] = ContextVar("langgraph_idem_running_ca
 def running(call: RunningCall) -> Iterator[None]:
     """Tell guarded functions, in this and in copied contexts, that they serve this call."""
     token = _running.set(call)
+    # Before Python 3.11 LangGraph cannot tell an async task its config: interrupt() would fail in
+    # it, and nobody could be asked about an unknown outcome.
+    config = var_child_runnable_config.get() or call.request.runtime.config
+    config_token = var_child_runnable_config.set(config)
     try:
         yield
     finally:
+        var_child_runnable_config.reset(config_token)
         _running.reset(token)
 
 
