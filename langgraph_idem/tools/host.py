@@ -86,9 +86,8 @@ class LangGraphHost(Host):
 
 def _is_langchains_own(annotation: Any) -> bool:
     callbacks = (BaseCallbackManager, CallbackManagerMixin)
-    return annotation is RunnableConfig or (
-        inspect.isclass(annotation) and issubclass(annotation, callbacks)
-    )
+    is_class = inspect.isclass(annotation) and typing.get_origin(annotation) is None
+    return annotation is RunnableConfig or (is_class and issubclass(annotation, callbacks))
 
 
 def _payload(question: Question) -> dict[str, Any]:

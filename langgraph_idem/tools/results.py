@@ -26,9 +26,10 @@ _ANSWER: Final = "__answers_this_call__"
 
 def is_message_result(annotation: Any) -> bool:
     """Tell whether a return annotation names messages or commands, alone, in a list or a union."""
-    if isinstance(annotation, type):
-        return issubclass(annotation, (BaseMessage, Command))
     origin = typing.get_origin(annotation)
+    # Not the type alone: on Python 3.10 dict[str, str] passes for a class, too.
+    if origin is None and isinstance(annotation, type):
+        return issubclass(annotation, (BaseMessage, Command))
     if isinstance(origin, type) and issubclass(origin, Command):
         return True
     return any(is_message_result(part) for part in typing.get_args(annotation))
