@@ -228,7 +228,7 @@ def _facts(seen: Seen) -> dict[str, str | None]:
             _when(record.settled_at, seen.now) if record.settled_at else None
         ),
         "reason": _text(record.reason),
-        "late answer": _text(record.evidence),
+        "late answer": _text("it happened" if record.evidence == "" else record.evidence),
         "result": _text(record.result),
         "asked for by": _origin(record),
         "resolved by": _text(record.resolved_by),
@@ -475,9 +475,10 @@ def _record_as_dict(record: EffectRecord) -> dict[str, Any]:
     effect = Effect(record.scope, record.operation, record.key)
     remote = record.kind is Kind.REMOTE
     parsed = {
-        name: None if told[name] is None else json.loads(told[name])
+        name: json.loads(told[name]) if told[name] else None
         for name in ("arguments", "result", "evidence")
     }
+    parsed["has_evidence"] = record.evidence is not None  # it may say no more than "it happened"
     return {**told, **parsed, "idempotency_key": effect.idempotency_key if remote else None}
 
 

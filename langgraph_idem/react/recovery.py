@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from langgraph.constants import START
 
 from langgraph_idem.errors import ConfigurationError
+from langgraph_idem.guarded import UNKNOWN_OUTCOME
 from langgraph_idem.react.graph import MODEL, ReActGraph
 from langgraph_idem.react.model_node import has_failed
 from langgraph_idem.react.state import RunStatus, entry
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
     from langgraph.graph.state import CompiledStateGraph
-    from langgraph.types import StateSnapshot
+    from langgraph.types import Interrupt, StateSnapshot
 
 
 class Recovery(str, Enum):
@@ -41,8 +42,9 @@ def recover(
 ) -> Recovery:
     """Resume a run from its last checkpoint, if there is one that is not through.
 
-    A completed run starts nothing. A run that waits for a person goes on waiting. Of a run that
-    FAILED (see ``create_react_agent``) just the failed calls are run again.
+    A completed run starts nothing. A run that waits for a person goes on waiting; but whether an
+    outcome is still unknown is asked of the ledger again, since a person may have settled it
+    there. Of a run that FAILED (see ``create_react_agent``) just the failed calls are run again.
 
     Args:
         graph: Any compiled graph with a checkpointer, not only ours.
@@ -131,11 +133,17 @@ def _standing(
     """Tell where a run stands that is not to be resumed; None if it is."""
     if snapshot.metadata is None:
         return Recovery.NOTHING_TO_RECOVER
-    if snapshot.interrupts or _stands_at_breakpoint(graph, snapshot, before):
+    asked_elsewhere = not all(_asks_the_ledger(asked) for asked in snapshot.interrupts)
+    if asked_elsewhere or _stands_at_breakpoint(graph, snapshot, before):
         return Recovery.WAITING_FOR_HUMAN
     if not snapshot.tasks and not _is_failed(graph, snapshot):
         return Recovery.ALREADY_COMPLETED
     return None
+
+
+def _asks_the_ledger(asked: Interrupt) -> bool:
+    """Tell whether an interrupt is our question about an outcome: reading on repeats nothing."""
+    return isinstance(asked.value, dict) and asked.value.get("type") == UNKNOWN_OUTCOME
 
 
 def _stands_at_breakpoint(
