@@ -84,7 +84,9 @@ def test_the_users_sessions_are_given(shop: Shop) -> None:
     ledger = Ledger(sessionmaker(engine, class_=OurSession, expire_on_commit=False))
     given: list[Session] = []
 
-    @ledger.transactional(key=("order_id",))
+    guard: Any = ledger.transactional(key=("order_id",))  # the types know Session itself only
+
+    @guard
     def keep(session: OurSession, /, order_id: str) -> None:
         given.append(session)
 
@@ -300,7 +302,7 @@ def test_an_observer_that_fails_changes_nothing(
 
 
 def test_effects_are_found_by_what_they_are(shop: Shop) -> None:
-    """effect() and effects() find records by key, scope, operation and state; others do not exist."""
+    """effect() and effects() find records by key, scope, operation and state."""
     with Ledger(shop.url) as ledger:
 
         @ledger.transactional(key=("tenant", "order_id"), scope=lambda given: given["tenant"])
@@ -324,18 +326,17 @@ def test_effects_are_found_by_what_they_are(shop: Shop) -> None:
 
 
 def test_a_question_holds_no_lock(shop: Shop) -> None:
-    """After effects() anybody can write at once, and a question while somebody writes is bounded."""
+    """After effects() anybody can write at once; a question while somebody writes is bounded."""
     with Ledger(shop.url, wait=0.2) as asking:
         asking.effects()
         shops.call(shop.url, "session", "O-1")
         with shop.engine.connect() as writer:
             if shop.is_sqlite:
                 writer.exec_driver_sql("begin immediate")
-            writer.execute(sa.insert(shipments).values(order_id="O-2"))
-            try:
+                with pytest.raises(LedgerError, match="locked"):
+                    asking.effects()
+            else:
                 assert len(asking.effects()) == 1
-            except LedgerError as error:
-                assert "locked" in str(error)
 
 
 def test_ids_and_keys_of_any_script_and_length(shop: Shop) -> None:
@@ -389,6 +390,7 @@ def test_pool_without_a_connection_is_busy(shop: Shop) -> None:
 
 def test_a_file_that_cannot_be_opened_is_said_in_words(tmp_path: Path) -> None:
     """A path that leads nowhere is no reason to wait: LedgerError at once."""
-    with Ledger(f"sqlite:///{tmp_path}/missing/shop.db") as ledger:
-        with pytest.raises(LedgerError, match="cannot be opened"):
-            ledger.setup()
+    ledger = Ledger(f"sqlite:///{tmp_path}/missing/shop.db")
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        ledger.setup()
+    ledger.close()

@@ -200,7 +200,7 @@ def test_other_keys_do_not_wait_on_postgresql(postgresql_url: str) -> None:
 
 
 def test_stopped_process_then_killed(shop: Shop) -> None:
-    """A process stopped inside its transaction makes others busy; killed, it is as if never there."""
+    """A process stopped inside its transaction makes others busy; killed, it was never there."""
     script = (
         "import os, signal, sys\n"
         "from tests.support import crash, shop\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_crash_by_sigkill_at_every_boundary(shop: Shop, racers: Racers, takes: s
     """Killed at any step, a process leaves all or nothing; the next process needs nobody's hand."""
     for at in range(len(BOUNDARIES)):
         order_id = f"order-{at}"
-        job = {"url": shop.url, "takes": takes, "order_id": order_id}
+        job: dict[str, Any] = {"url": shop.url, "takes": takes, "order_id": order_id}
         (killed,) = racers.run("ship_and_die", at=at, **job)
         assert killed.killed_by == signal.SIGKILL
         _all_or_nothing(shop, order_id, at)
@@ -80,7 +81,7 @@ def test_half_written_ledger_row_is_never_seen(shop: Shop, takes: str) -> None:
 @EVERY_TOOL
 def test_crash_before_anything_was_recorded(shop: Shop, racers: Racers, takes: str) -> None:
     """Killed after its row was written, before the commit: nothing happened, and it can happen."""
-    job = {"url": shop.url, "takes": takes, "order_id": "O-1"}
+    job: dict[str, Any] = {"url": shop.url, "takes": takes, "order_id": "O-1"}
     (killed,) = racers.run("ship_and_die", at=BOUNDARIES.index("after tool"), **job)
     assert killed.killed_by == signal.SIGKILL
     assert shop.see("O-1").is_nothing

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session, registry, sessionmaker
 
 from langgraph_idem import events
 from langgraph_idem.effects import Receipt, Relation, State
@@ -270,9 +270,9 @@ def test_savepoint_undoes_a_part(shop: Shop, any_ledger: Ledger) -> None:
 
     @any_ledger.transactional(key=("order_id",), operation="ship")
     def in_parts(session: Session, /, order_id: str) -> shops.Shipped:
-        with pytest.raises(OutOfStock), session.begin_nested():
-            session.execute(_insert(order_id))
-            raise OutOfStock
+        part = session.begin_nested()
+        session.execute(_insert(order_id))
+        part.rollback()
         with session.begin_nested():
             return shops.ship(session.connection(), order_id)
 
@@ -344,7 +344,7 @@ def test_error_at_the_last_flush_is_the_tools_own(shop: Shop, ledger: Ledger) ->
         def __init__(self, order_id: str) -> None:
             self.order_id, self.note = order_id, "taken"
 
-    sa.orm.registry().map_imperatively(Row, shipments)
+    registry().map_imperatively(Row, shipments)
 
     @ledger.transactional(key=("order_id",))
     def lazy(session: Session, /, order_id: str) -> None:
@@ -389,9 +389,10 @@ def test_refusal_is_recorded(shop: Shop) -> None:
         assert shop.see("O-1").numbers == []
         assert (record.state, record.reason) == (State.FAILED, "OutOfStock: SKU-1")
         assert record.settled_at is not None
-        for _ in range(2):
-            with pytest.raises(RecordedFailure, match="SKU-1") as failure:
-                refused("O-1")
+        with pytest.raises(RecordedFailure, match="SKU-1"):
+            refused("O-1")
+        with pytest.raises(RecordedFailure, match="SKU-1") as failure:
+            refused("O-1")
         assert (failure.value.operation, failure.value.key) == ("ship", "O-1")
         assert failure.value.reason == "OutOfStock: SKU-1"
     assert heard == [events.Refused]
@@ -420,7 +421,7 @@ def test_crash_while_refusing(shop: Shop, ledger: Ledger) -> None:
 
 
 def test_wide_refusals_record_no_accident(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """refusals=(Exception,): a deadlock, a broken rule or a bad result is no refusal for all that."""
+    """refusals=(Exception,): a lock that was not had, or a bad result, is no refusal."""
     monkeypatch.setattr("langgraph_idem.protocols.PAUSES", ())
     locked = exc.OperationalError("select", None, Exception("database is locked"))
     broken: list[Any] = [locked, {1, 2}, "O-1"]
@@ -485,16 +486,14 @@ def test_changed_arguments_are_refused(shop: Shop, ledger: Ledger) -> None:
     """The same key with another argument that matters: ArgumentsChanged, and nothing is done."""
 
     @ledger.transactional(key=("order_id",), ignore=("memo",))
-    def pay(
-        session: Session, /, order_id: str, cents: int, memo: str = "", rush: bool = False
-    ) -> int:  # noqa: FBT001, FBT002 - a tool's argument
+    def pay(session: Session, /, order_id: str, cents: int, memo: str = "", rush: str = "") -> int:
         session.execute(_insert(order_id))
         return cents
 
     assert pay("O-1", 100, memo="first") == 100
-    assert pay(order_id="O-1", cents=100, memo="second", rush=False) == 100
+    assert pay(order_id="O-1", cents=100, memo="second", rush="") == 100
     with pytest.raises(ArgumentsChanged, match="cents, rush") as changed:
-        pay("O-1", 101, rush=True)
+        pay("O-1", 101, rush="yes")
     assert changed.value.changed == ("cents", "rush")
     assert (changed.value.operation, changed.value.key) == ("pay", "O-1")
     assert len(shop.see("O-1").numbers) == 1

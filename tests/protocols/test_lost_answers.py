@@ -43,16 +43,19 @@ def commits(instead: Callable[[Any, Any], Any], times: int = 1) -> Iterator[None
     def replaced(inner: Any) -> Any:
         async def commit(tx: Any) -> None:
             if not left[0]:
-                return await inner(tx)
+                await inner(tx)
+                return
             left[0] -= 1
-            return await instead(tx, inner)
+            await instead(tx, inner)
 
         return commit
 
     blocking, awaiting = sites.BlockingTransaction, sites.AwaitingTransaction
-    with mock.patch.multiple(blocking, commit=replaced(blocking.commit)):
-        with mock.patch.multiple(awaiting, commit=replaced(awaiting.commit)):
-            yield
+    with (
+        mock.patch.multiple(blocking, commit=replaced(blocking.commit)),
+        mock.patch.multiple(awaiting, commit=replaced(awaiting.commit)),
+    ):
+        yield
 
 
 def disconnect() -> exc.OperationalError:

@@ -74,15 +74,14 @@ class Fuse:
 @contextmanager
 def fused(fuse: Fuse) -> Iterator[Fuse]:
     """Put the fuse into both sites and both transactions."""
-    with mock.patch.multiple(sites.BlockingSite, transaction=_entered(fuse, sites.BlockingSite)):
-        with mock.patch.multiple(
-            sites.AwaitingSite, transaction=_entered(fuse, sites.AwaitingSite)
-        ):
-            with (
-                _stepwise(fuse, sites.BlockingTransaction),
-                _stepwise(fuse, sites.AwaitingTransaction),
-            ):
-                yield fuse
+    blocking, awaiting = sites.BlockingSite, sites.AwaitingSite
+    with (
+        mock.patch.multiple(blocking, transaction=_entered(fuse, blocking)),
+        mock.patch.multiple(awaiting, transaction=_entered(fuse, awaiting)),
+        _stepwise(fuse, sites.BlockingTransaction),
+        _stepwise(fuse, sites.AwaitingTransaction),
+    ):
+        yield fuse
 
 
 def _stepwise(fuse: Fuse, kind: type) -> Any:

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import Self
+
 from langgraph_idem.ledger import Ledger
 from tests.support import crash, shop
 
@@ -41,7 +43,7 @@ class Finish:
 class Racers:
     """Starts racers."""
 
-    def __enter__(self) -> Racers:
+    def __enter__(self) -> Self:
         """Start the program that forks."""
         self._starter = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", __name__],

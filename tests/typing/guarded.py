@@ -16,21 +16,25 @@ ledger = Ledger("sqlite:///shop.db")
 
 @ledger.transactional(key=("order_id",))
 def by_session(session: Session, /, order_id: str, units: int = 1) -> float:
+    """Return a number."""
     return 1.0
 
 
 @ledger.transactional(key=("order_id",))
 def by_connection(conn: Connection, /, order_id: str) -> list[str]:
+    """Return texts."""
     return []
 
 
 @ledger.transactional(key=("order_id",))
 async def by_async_session(session: AsyncSession, /, order_id: str) -> int:
+    """Return a whole number."""
     return 1
 
 
 @ledger.transactional(key=("order_id",))
-async def by_async_connection(conn: AsyncConnection, /, order_id: str) -> None: ...
+async def by_async_connection(conn: AsyncConnection, /, order_id: str) -> None:
+    """Return nothing."""
 
 
 # Parameters and results stay; the first parameter is gone.
@@ -55,4 +59,5 @@ ledger.transactional()  # type: ignore[call-arg]  # a key has no default
 
 
 @ledger.transactional(key=("order_id",))  # type: ignore[arg-type]  # no session
-def without_session(order_id: str) -> None: ...
+def without_session(order_id: str) -> None:
+    """Be refused by the type checker."""

@@ -6,7 +6,7 @@ import dataclasses
 import datetime as dt
 import enum
 from decimal import Decimal
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
@@ -88,7 +88,7 @@ def _codec(annotation: Any) -> PydanticCodec:
 
 
 @pytest.mark.parametrize(
-    "annotation, value",
+    ("annotation", "value"),
     [
         (type(None), None),
         (Any, None),
@@ -111,7 +111,7 @@ def _codec(annotation: Any) -> PydanticCodec:
         (Row, {"sku": "x"}),
         (Item, Item(sku="x", price=Decimal("1.50"))),
         (list[Item], [Item(sku="x")]),
-        (Optional[Item], None),
+        (Item | None, None),
         (Item | str, "x"),
         (dict[str, Item], {"a": Item(sku="x")}),
         (Parcel, Parcel((Item(sku="x"),), NOON)),
@@ -128,7 +128,7 @@ def test_results_come_back_as_they_were(annotation: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "annotation, value",
+    ("annotation", "value"),
     [
         (Item, Gift(sku="x", wish="a bow")),
         (list[Item], [Gift(sku="x", wish="a bow")]),
@@ -144,7 +144,7 @@ def test_results_come_back_as_they_were(annotation: Any, value: Any) -> None:
         (Any, float("nan")),
         (float, float("nan")),
         (Any, float("inf")),
-        (Optional[float], float("nan")),
+        (float | None, float("nan")),
         (Any, (n for n in (1, 2))),
         (Any, object()),
         (Odd, Odd()),

@@ -116,7 +116,7 @@ def test_the_table_of_transitions() -> None:
 
 
 @pytest.mark.parametrize(
-    "earlier, later, relation",
+    ("earlier", "later", "relation"),
     [
         (Origin(), Origin(), Relation.NOT_KNOWN),
         (Origin("t"), Origin(), Relation.NOT_KNOWN),

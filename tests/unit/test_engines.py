@@ -33,7 +33,7 @@ def test_memory_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "bind, words",
+    ("bind", "words"),
     [
         ("shop.db", "is no database URL. Write one like sqlite:///shop.db"),
         ("", "is no database URL"),
@@ -59,7 +59,7 @@ def test_a_sessionmaker_with_several_binds() -> None:
 
 
 @pytest.mark.parametrize(
-    "url, blocking, awaiting",
+    ("url", "blocking", "awaiting"),
     [
         ("sqlite:///idem.db", "sqlite+pysqlite", "sqlite+aiosqlite"),
         ("sqlite+aiosqlite:///idem.db", "sqlite+pysqlite", "sqlite+aiosqlite"),

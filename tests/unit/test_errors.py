@@ -79,7 +79,7 @@ def test_what_is_not_the_models_business() -> None:
 
 
 @pytest.mark.parametrize(
-    "code, words",
+    ("code", "words"),
     [
         ("missing_key", "Nothing was done."),
         ("arguments_changed", "(cents differ)"),

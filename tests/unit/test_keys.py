@@ -92,7 +92,7 @@ def test_the_shown_key_names_the_effect(parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "parts, text",
+    ("parts", "text"),
     [
         ("O-1", "O-1"),
         (("O-1",), "O-1"),
@@ -122,7 +122,7 @@ def test_text_of_a_key(parts: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "parts, words",
+    ("parts", "words"),
     [
         ("", "blank"),
         ("   ", "blank"),
@@ -189,7 +189,7 @@ def test_idempotency_keys_never_change() -> None:
     assert unicode == (
         "-berweisung-dce8230e4c3e0c547847536a88784850a2924eff8daee2ab020ad3fac077e2a4"
     )
-    assert str(Effect("global", "refund", "O-1", derived).idempotency_uuid) == (
+    assert str(Effect("global", "refund", "O-1", idempotency_key=derived).idempotency_uuid) == (
         "43d34d6b-3e64-53be-953a-b1cc2f494b51"
     )
 
@@ -198,7 +198,7 @@ def test_idempotency_keys_never_change() -> None:
 
 
 @pytest.mark.parametrize(
-    "value, written",
+    ("value", "written"),
     [
         (1, "1"),
         (1.0, "1"),
@@ -301,7 +301,7 @@ def _loop() -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "value, words",
+    ("value", "words"),
     [
         ({1: "a"}, "write '1'"),
         ({None: "a"}, "no text"),
@@ -342,7 +342,7 @@ def test_an_iterator_is_refused_unused() -> None:
 
 
 @pytest.mark.parametrize(
-    "earlier, later, names",
+    ("earlier", "later", "names"),
     [
         ({"a": 1, "b": 2}, {"a": 1, "b": 2}, ()),
         ({"a": 1, "b": 2}, {"a": 2, "b": 3}, ("a", "b")),

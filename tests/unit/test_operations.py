@@ -40,19 +40,45 @@ def plain(session: Session, /, order_id: str, cents: int = 1, memo: str = "") ->
 # --- what cannot be guarded -----------------------------------------------------------------------
 
 
-def nothing() -> None: ...
-def no_session(order_id: str) -> None: ...
-def unannotated(session, order_id: str) -> None: ...  # type: ignore[no-untyped-def]  # noqa: ANN001 - the point
-def keyword(*, session: Session, order_id: str) -> None: ...
-def wrong_colour(session: AsyncSession, order_id: str) -> None: ...
-def wrong_connection(conn: AsyncConnection, order_id: str) -> None: ...
-async def wrong_async(session: Session, order_id: str) -> None: ...
-async def wrong_async_connection(conn: sa.Connection, order_id: str) -> None: ...
+def nothing() -> None:
+    """Be refused."""
+
+
+def no_session(order_id: str) -> None:
+    """Be refused."""
+
+
+def unannotated(session, order_id: str) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - the point
+    """Be refused."""
+
+
+def keyword(*, session: Session, order_id: str) -> None:
+    """Be refused."""
+
+
+def wrong_colour(session: AsyncSession, order_id: str) -> None:
+    """Be refused."""
+
+
+def wrong_connection(conn: AsyncConnection, order_id: str) -> None:
+    """Be refused."""
+
+
+async def wrong_async(session: Session, order_id: str) -> None:
+    """Be refused."""
+
+
+async def wrong_async_connection(conn: sa.Connection, order_id: str) -> None:
+    """Be refused."""
+
+
 def generator(session: Session, order_id: str) -> Iterator[str]:
+    """Be refused."""
     yield order_id
 
 
 async def async_generator(session: AsyncSession, order_id: str) -> AsyncIterator[str]:
+    """Be refused."""
     yield order_id
 
 
@@ -62,14 +88,15 @@ def below(order_id: str) -> str:
     return order_id
 
 
-class Callable_:  # noqa: N801 - an object that can be called
+class Called:
     """No function."""
 
-    def __call__(self, session: Session, order_id: str) -> None: ...
+    def __call__(self, session: Session, order_id: str) -> None:
+        """Do nothing."""
 
 
 @pytest.mark.parametrize(
-    "function, words",
+    ("function", "words"),
     [
         (nothing, "takes nothing. Write: def nothing\\(session: Session, /, ...\\)"),
         (no_session, "must be annotated as Session.*Write: def no_session\\(session: Session"),
@@ -82,7 +109,7 @@ class Callable_:  # noqa: N801 - an object that can be called
         (generator, "is a generator.*let the function return it"),
         (async_generator, "is a generator"),
         (below, "put @tool above it"),
-        (Callable_(), "give it a function"),
+        (Called(), "give it a function"),
         (42, "give it a function"),
     ],
 )
@@ -93,7 +120,7 @@ def test_functions_that_cannot_be_guarded(guard: Any, function: Any, words: str)
 
 
 @pytest.mark.parametrize(
-    "options, words",
+    ("options", "words"),
     [
         ({"key": ("order",)}, "names 'order', which is no argument.*cents, memo, order_id"),
         ({"key": ("session",)}, "names 'session', which is no argument"),
@@ -169,7 +196,7 @@ def _call(guarded: Any, *args: Any, context: CallContext | None = None, **kwargs
 
 
 @pytest.mark.parametrize(
-    "args, kwargs",
+    ("args", "kwargs"),
     [
         (("O-1",), {}),
         ((), {"order_id": "O-1"}),
