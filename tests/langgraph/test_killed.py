@@ -60,6 +60,7 @@ def _assert_done_once(shop: Shop, values: dict[str, Any], case: object) -> None:
     assert states == [("notify", State.SUCCEEDED), ("take", State.SUCCEEDED)], case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("way", ["plain resume", "recover"])
 def test_killed_at_every_write_of_the_checkpointer(
@@ -101,6 +102,7 @@ def _assert_resumes(agent: Any, way: str, case: object) -> None:
     assert found.values["status"] is ends, case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_killed_at_every_write_of_the_checkpointer_async(
     async_database_url: str, database_url: str, checkpoints: str, when: str
