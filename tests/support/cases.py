@@ -26,6 +26,9 @@ HELLO: Final[Any] = {"messages": [("user", "pay O-1")]}
 PAY: Final = sa.text("insert into payments (order_id, cents) values (:order_id, :cents)")
 SEAMS: Final = ("tool_node", "idempotent_tool_node", "create_react_agent")
 """Where a guarded tool may run: a plain ToolNode (the decorator alone), our node, our agent."""
+
+ALL_SEAMS: Final = (*SEAMS, "create_agent")
+"""LangChain's agent too, with our middleware."""
 TWINS: Final = ("unguarded", "guarded")
 """The test's own control, which goes wrong, and the library, which does not."""
 
@@ -97,12 +100,14 @@ class Hooks:
         before: Before the payment is written.
         unpaid: After it is written; in the guarded tool, before it is committed.
         after: After it is committed, before the tool returns.
+        entered: When the tool is entered; in the guarded tool, before the claim.
 
     """
 
     before: Hook = nothing
     unpaid: Hook = nothing
     after: Hook = nothing
+    entered: Hook = nothing
 
 
 def pay_tool(
@@ -126,7 +131,7 @@ def pay_tool(
 
     """
     made = _guarded(business, hooks, colour, options) if guarded else _plain(business, hooks)
-    sync, awaiting = followed(made, hooks.after) if guarded else made
+    sync, awaiting = _around(made, hooks) if guarded else made
     return StructuredTool.from_function(
         func=sync if colour == "sync" else None,
         coroutine=awaiting if colour == "async" else None,
@@ -137,6 +142,7 @@ def pay_tool(
 
 def _plain(business: Business, hooks: Hooks) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def pay(order_id: str, cents: int = 5) -> str:
+        hooks.entered()
         hooks.before()
         business.pay(order_id, cents)
         hooks.unpaid()
@@ -144,6 +150,7 @@ def _plain(business: Business, hooks: Hooks) -> tuple[Callable[..., Any], Callab
         return f"paid {order_id}"
 
     async def apay(order_id: str, cents: int = 5) -> str:
+        await awaited(hooks.entered())
         await awaited(hooks.before())
         business.pay(order_id, cents)
         await awaited(hooks.unpaid())
@@ -176,21 +183,23 @@ def _guarded(
     return made
 
 
-def followed(
-    guarded: Callable[..., Any], after: Hook
+def _around(
+    guarded: Callable[..., Any], hooks: Hooks
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Let something happen between the commit and the tool's return."""
+    """Let something happen before the claim, and between the commit and the tool's return."""
 
     @functools.wraps(guarded)
     def sync(**kwargs: Any) -> Any:
+        hooks.entered()
         result = guarded(**kwargs)
-        after()
+        hooks.after()
         return result
 
     @functools.wraps(guarded)
     async def awaiting(**kwargs: Any) -> Any:
+        await awaited(hooks.entered())
         result = await guarded(**kwargs)
-        await awaited(after())
+        await awaited(hooks.after())
         return result
 
     return sync, awaiting
@@ -256,7 +265,7 @@ def agent(
     """Build the graph of a model and its tools at a seam.
 
     Args:
-        seam: One of ``SEAMS``.
+        seam: One of ``ALL_SEAMS``.
         script: What the model says, or the model.
         tools: Its tools.
         business: Whose ledger guards them.
@@ -269,11 +278,33 @@ def agent(
         return create_react_agent(
             model, tools, ledger=business.ledger, checkpointer=checkpointer, **options
         )
+    if seam == "create_agent":
+        return middle_agent(model, tools, business, checkpointer, **options)
     if seam == "tool_node":
         node = ToolNode(tools, **options)
     else:
         node = IdempotentToolNode(tools, ledger=business.ledger, **options)
     return looped(model, node).compile(checkpointer=checkpointer)
+
+
+def middle_agent(
+    model: BaseChatModel,
+    tools: Sequence[BaseTool],
+    business: Business,
+    checkpointer: Any = None,
+    *,
+    middleware: Sequence[Any] = (),
+    is_guarded: bool = True,
+) -> Any:
+    """Build LangChain's agent, with our middleware where it belongs, or without."""
+    from langchain.agents import create_agent
+
+    from langgraph_idem.tools.middleware import IdempotencyMiddleware
+
+    ours = [IdempotencyMiddleware(business.ledger)] if is_guarded else []
+    return create_agent(
+        model, list(tools), middleware=[*middleware, *ours], checkpointer=checkpointer
+    )
 
 
 def looped(model: BaseChatModel, node: Any) -> StateGraph[Any, Any, Any, Any]:
