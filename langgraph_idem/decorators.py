@@ -17,19 +17,24 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+ASession = TypeVar("ASession", bound="Session")
+AnAsyncSession = TypeVar("AnAsyncSession", bound="AsyncSession")
+"""A sessionmaker may give sessions of the user's own class."""
+
+
 class TransactionalDecorator(Protocol):
     """Hides the session or connection of a function, in either colour."""
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[AsyncSession, P], Awaitable[R]], /
+        self, function: Callable[Concatenate[AnAsyncSession, P], Awaitable[R]], /
     ) -> Callable[P, Awaitable[R]]: ...
     @overload
     def __call__(
         self, function: Callable[Concatenate[AsyncConnection, P], Awaitable[R]], /
     ) -> Callable[P, Awaitable[R]]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[Session, P], R], /) -> Callable[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[ASession, P], R], /) -> Callable[P, R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[Connection, P], R], /) -> Callable[P, R]: ...
 

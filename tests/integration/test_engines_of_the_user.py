@@ -84,9 +84,7 @@ def test_the_users_sessions_are_given(shop: Shop) -> None:
     ledger = Ledger(sessionmaker(engine, class_=OurSession, expire_on_commit=False))
     given: list[Session] = []
 
-    guard: Any = ledger.transactional(key=("order_id",))  # the types know Session itself only
-
-    @guard
+    @ledger.transactional(key=("order_id",))
     def keep(session: OurSession, /, order_id: str) -> None:
         given.append(session)
 

@@ -344,7 +344,8 @@ def test_error_at_the_last_flush_is_the_tools_own(shop: Shop, ledger: Ledger) ->
         def __init__(self, order_id: str) -> None:
             self.order_id, self.note = order_id, "taken"
 
-    registry().map_imperatively(Row, shipments)
+    mapping: Any = registry()
+    mapping.map_imperatively(Row, shipments)
 
     @ledger.transactional(key=("order_id",))
     def lazy(session: Session, /, order_id: str) -> None:
@@ -570,7 +571,7 @@ def test_replay_returns_an_equal_object(ledger: Ledger) -> None:
         return Parcel(("a", "b"), 5)
 
     pack.__annotations__ = {"session": Session, "order_id": str, "return": Parcel}
-    packed = ledger.transactional(key=("order_id",))(pack)
+    packed: Any = ledger.transactional(key=("order_id",))(pack)
     first, second = packed("O-1"), packed("O-1")
     assert first == second == Parcel(("a", "b"), 5)
     assert first is not second

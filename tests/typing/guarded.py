@@ -58,6 +58,6 @@ by_session(Session(), "O-1")  # type: ignore[arg-type]  # the session is given b
 ledger.transactional()  # type: ignore[call-arg]  # a key has no default
 
 
-@ledger.transactional(key=("order_id",))  # type: ignore[arg-type]  # no session
+@ledger.transactional(key=("order_id",))  # type: ignore[type-var]  # no session
 def without_session(order_id: str) -> None:
     """Be refused by the type checker."""
