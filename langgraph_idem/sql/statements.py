@@ -14,6 +14,7 @@ from langgraph_idem.codec import CODEC_VERSION
 from langgraph_idem.decisions import Seen
 from langgraph_idem.effects import EffectRecord, Kind, Origin, State
 from langgraph_idem.sql.dialects import arbitrated_insert
+from langgraph_idem.sql.prepared import Prepared
 from langgraph_idem.sql.schema import db_now
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class LedgerStatements:
         )
         self._claim = arbitrated_insert(effects, dialect, wait_seconds)
         self._read = sa.select(effects, db_now().label("now")).where(self._this_effect)
-        self._settle = (
+        self._settle = Prepared(
             sa.update(effects)
             .where(self._mine)
             .values(
@@ -55,13 +56,14 @@ class LedgerStatements:
         self._forget = sa.delete(effects).where(self._mine, effects.c.attempts == 1)
         self._release = (
             sa.update(effects)
-            .where(self._mine)
+            .where(self._mine, effects.c.evidence.is_(None))
             .values(state=State.RELEASED.value, settled_at=db_now())
         )
         self._renew = (
             sa.update(effects).where(self._mine).values(claimed_at=db_now(), sent_at=db_now())
         )
-        self._lose = self._lost(effects)
+        self._lose = self._unless_told(effects, State.UNKNOWN)
+        self._fail = self._unless_told(effects, State.FAILED)
         self._take = self._taking(effects)
         self._testify = self._testifying(effects)
         self._resolve = self._resolving(effects)
@@ -95,8 +97,8 @@ class LedgerStatements:
         return self._settled(conn, call, State.SUCCEEDED, result=result, codec=codec)
 
     def fail(self, conn: sa.Connection, call: Call, reason: str) -> bool:
-        """Record a final failure under the fencing token."""
-        return self._settled(conn, call, State.FAILED, reason=reason)
+        """Record a final failure; evidence of an earlier attempt makes it a success."""
+        return _changed_one(conn, self._fail, {**_mine(call), "v_reason": reason})
 
     def lose(self, conn: sa.Connection, call: Call, reason: str) -> bool:
         """Record that nobody can know; evidence that came meanwhile makes it a success."""
@@ -105,10 +107,15 @@ class LedgerStatements:
     def release(self, conn: sa.Connection, call: Call) -> bool:
         """Undo a claim whose attempt did not reach the world.
 
-        A first attempt leaves no trace; after earlier ones the row stays, for their story.
+        A first attempt leaves no trace; after earlier ones the row stays, for their story. Should
+        one of them have left evidence meanwhile, that settles it.
         """
         mine = _mine(call)
-        return _changed_one(conn, self._forget, mine) or _changed_one(conn, self._release, mine)
+        return (
+            _changed_one(conn, self._forget, mine)
+            or _changed_one(conn, self._release, mine)
+            or self.lose(conn, call, "")
+        )
 
     def renew(self, conn: sa.Connection, call: Call) -> bool:
         """Begin the lease anew right before sending again."""
@@ -130,8 +137,16 @@ class LedgerStatements:
         return _changed_one(conn, self._take, values)
 
     def testify(self, conn: sa.Connection, call: Call, evidence: str) -> bool:
-        """Leave a late answer with the row; where nobody settled the effect, it settles it."""
-        return _changed_one(conn, self._testify, {**_this_effect(call), "v_evidence": evidence})
+        """Leave a late answer with the row; where nobody settled the effect, it settles it.
+
+        Empty evidence says that it happened, and that there is no result to keep.
+        """
+        values = {
+            "v_evidence": evidence,
+            "v_result": evidence or None,
+            "v_codec": CODEC_VERSION if evidence else None,
+        }
+        return _changed_one(conn, self._testify, {**_this_effect(call), **values})
 
     def resolve(self, conn: sa.Connection, record: EffectRecord, word: Word) -> bool:
         """Record a person's word, if the row is still as that person saw it."""
@@ -152,17 +167,18 @@ class LedgerStatements:
     def _settled(self, conn: sa.Connection, call: Call, state: State, **values: Any) -> bool:
         settled = {"v_state": state.value, "v_result": None, "v_codec": None, "v_reason": None}
         settled |= {f"v_{name}": value for name, value in values.items()}
-        return _changed_one(conn, self._settle, {**_mine(call), **settled})
+        return self._settle(conn, {**_mine(call), **settled}).rowcount == 1
 
-    def _lost(self, effects: sa.Table) -> sa.Update:
+    def _unless_told(self, effects: sa.Table, state: State) -> sa.Update:
+        """Settle a claim without success, unless an earlier attempt's late answer proves one."""
         told = effects.c.evidence.is_not(None)
         return (
             sa.update(effects)
             .where(self._mine)
             .values(
-                state=sa.case((told, State.SUCCEEDED.value), else_=State.UNKNOWN.value),
-                result=effects.c.evidence,
-                codec=sa.case((told, CODEC_VERSION), else_=None),
+                state=sa.case((told, State.SUCCEEDED.value), else_=state.value),
+                result=func.nullif(effects.c.evidence, ""),
+                codec=sa.case((effects.c.evidence != "", CODEC_VERSION), else_=None),
                 reason=sa.case((told, None), else_=bindparam("v_reason", type_=sa.Text)),
                 settled_at=db_now(),
             )
@@ -192,18 +208,18 @@ class LedgerStatements:
 
     def _testifying(self, effects: sa.Table) -> sa.Update:
         open_ = effects.c.state.in_([State.UNKNOWN.value, State.RELEASED.value])
-        evidence = bindparam("v_evidence", type_=sa.Text)
+        result, codec = bindparam("v_result", type_=sa.Text), bindparam("v_codec", type_=sa.Integer)
 
         def if_open(then: Any, column: sa.Column[Any]) -> tuple[sa.Column[Any], Any]:
             return column, sa.case((open_, then), else_=column)
 
         return (
             sa.update(effects)
-            .where(self._this_effect, effects.c.state != State.SUCCEEDED.value)
+            .where(self._this_effect)
             .ordered_values(  # MySQL assigns from left to right: the state comes last
-                (effects.c.evidence, evidence),
-                if_open(evidence, effects.c.result),
-                if_open(CODEC_VERSION, effects.c.codec),
+                (effects.c.evidence, bindparam("v_evidence")),
+                if_open(result, effects.c.result),
+                if_open(codec, effects.c.codec),
                 if_open(db_now(), effects.c.settled_at),
                 if_open(State.SUCCEEDED.value, effects.c.state),
             )
