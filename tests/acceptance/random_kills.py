@@ -31,6 +31,9 @@ LIBRARIES = ["langgraph_idem", "langgraph_idem.testing", "langgraph.checkpoint.s
 MOST_KILLS = 6
 """After so many kills of one order its worker is left alone."""
 
+LONGEST = 1.5
+"""Seconds after which a worker is killed at the latest, should it still live."""
+
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(LIBRARIES)
 
@@ -100,7 +103,8 @@ def _one_order(stores: Stores, dice: random.Random, tally: Tally) -> None:
         if found.status == "COMPLETED":
             break
     seconds = _run_to_its_end(stores)
-    tally.seconds = max(seconds, tally.seconds * 0.9)  # the machine's load comes and goes
+    # A successor has less to do, and the machine's load comes and goes.
+    tally.seconds = min(max(seconds, tally.seconds * 0.7), LONGEST)
     check_end(_read(stores))
     tally.orders += 1
 
