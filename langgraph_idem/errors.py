@@ -226,6 +226,22 @@ class ApprovalRejected(IdempotencyError):
         return f"Nothing was done. A person rejected {self.operation} for {self.key}{why}."
 
 
+class ErrorReported(Exception):
+    """A tool returned its error instead of raising it: ``ToolMessage(status="error")``.
+
+    It goes the way of the tool's exceptions: ``refusals=`` and ``classify=`` may name it. Nobody
+    outside sees it; the caller gets the message that the tool returned.
+
+    Attributes:
+        result: What the tool returned.
+
+    """
+
+    def __init__(self, result: Any) -> None:
+        super().__init__(str(getattr(result, "content", result)))
+        self.result = result
+
+
 class TransitionForbidden(IdempotencyError):
     """The state table does not allow this change: look at the record before deciding again.
 

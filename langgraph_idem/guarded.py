@@ -19,6 +19,7 @@ from langgraph_idem.errors import (
     ApprovalRejected,
     ConfigurationError,
     EffectBusy,
+    ErrorReported,
     LedgerError,
     OutcomeUnknown,
     RecordedFailure,
@@ -138,6 +139,8 @@ class Guarded:
         except (RecordedFailure, OutcomeUnknown, EffectBusy) as error:
             context.receipts.append(_receipt(call, _OUTCOMES[type(error)], replayed=True))
             raise
+        except ErrorReported as error:
+            return error.result
         return self._delivered(call, context, done)
 
     def _needs_approval(self, bound: inspect.BoundArguments) -> bool:

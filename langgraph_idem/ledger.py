@@ -459,6 +459,7 @@ class Ledger:
             "codec": host.codec(operation.name, returns) or PydanticCodec(operation.name, returns),
             "observe": self._observe,
             "is_control_flow": host.is_control_flow,
+            "reports_error": host.reports_error,
         }
 
     def _guarded(self, operation: Operation, rules: protocols.Rules, **policy: Any) -> Guarded:

@@ -210,6 +210,10 @@ class Host(Protocol):
         """Tell whether an exception is the framework's own signal (an interrupt), no outcome."""
         ...
 
+    def reports_error(self, result: Any) -> bool:
+        """Tell whether a tool's result says, in the framework's way, that the tool failed."""
+        ...
+
     def ask(self, question: Question) -> Answer:
         """Ask a person; the host may leave by an exception and come back with the answer later.
 
@@ -264,6 +268,10 @@ class NoHost:
 
     def is_control_flow(self, error: BaseException) -> bool:  # noqa: ARG002 - the port's signature
         """Every exception is an outcome."""
+        return False
+
+    def reports_error(self, result: Any) -> bool:  # noqa: ARG002 - the port's signature
+        """Every result is a success."""
         return False
 
     def ask(self, question: Question) -> Answer:

@@ -21,6 +21,7 @@ from langgraph_idem.decisions import (
 from langgraph_idem.errors import (
     ArgumentsChanged,
     EffectBusy,
+    ErrorReported,
     IdempotencyError,
     LedgerError,
     OutcomeUnknown,
@@ -55,6 +56,7 @@ class Rules:
         observe: Is told what happens.
         refusals: Exceptions by which the tool says no for good; they are recorded.
         is_control_flow: Tells whether an exception is the framework's own signal.
+        reports_error: Tells whether a result says, in the framework's way, that the tool failed.
 
     """
 
@@ -63,6 +65,18 @@ class Rules:
     observe: Callable[[events.Event], None]
     refusals: tuple[type[BaseException], ...] = ()
     is_control_flow: Callable[[BaseException], bool] = lambda _error: False
+    reports_error: Callable[[Any], bool] = lambda _result: False
+
+    def checked(self, result: Any) -> Any:
+        """Return a result that is one; raise what only looks like it.
+
+        Raises:
+            ErrorReported: It is the tool's report of an error: no success to be recorded.
+
+        """
+        if self.reports_error(result):
+            raise ErrorReported(result)
+        return result
 
     def refuses(self, error: BaseException) -> bool:
         """Tell whether the tool said no: never by a signal or by an error of this library.
@@ -115,7 +129,7 @@ async def _transactional_once(site: Site, call: Call, rules: Rules) -> Done:
             decision = decide(found, call)
             if not isinstance(decision, Execute):
                 return settled(decision, call, rules)
-            value = await tx.tool()
+            value = rules.checked(await tx.tool())
             text = rules.codec.encode(value)
             await tx.sql(lambda conn: _must_be_ours(rules.statements.complete(conn, call, text)))
             await tx.commit()

@@ -240,7 +240,7 @@ async def _dispatch(
     if not await _is_still_held(site, attempt, rules, claimed_at):
         return None
     try:
-        value = await site.call(attempt.effect)
+        value = rules.checked(await site.call(attempt.effect))
     except BaseException as error:
         lost = await _after(site, attempt, rules, error)
         if lost is None or not isinstance(error, Exception) or rules.is_control_flow(error):

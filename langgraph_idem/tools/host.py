@@ -20,7 +20,7 @@ from pydantic import AfterValidator, ConfigDict, ValidationError, create_model
 from langgraph_idem.ports import Answer, CallContext, Host, Question
 from langgraph_idem.tools import context
 from langgraph_idem.tools.guard import guard_tool
-from langgraph_idem.tools.results import MessageCodec, is_message_result
+from langgraph_idem.tools.results import MessageCodec, is_message_result, reports_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +51,10 @@ class LangGraphHost(Host):
     def is_control_flow(self, error: BaseException) -> bool:
         """Tell whether an exception is LangGraph's own signal: it is no outcome of the tool."""
         return isinstance(error, GraphBubbleUp) or is_invalid_resume(error)
+
+    def reports_error(self, result: Any) -> bool:
+        """Tell whether a result holds a ToolMessage whose status is "error"."""
+        return reports_error(result)
 
     def ask(self, question: Question) -> Answer:
         """Interrupt the run with the question; it comes back here with the answer on resume.

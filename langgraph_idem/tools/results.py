@@ -35,6 +35,17 @@ def is_message_result(annotation: Any) -> bool:
     return any(is_message_result(part) for part in typing.get_args(annotation))
 
 
+def reports_error(result: Any) -> bool:
+    """Tell whether a tool's result says that it failed: by a message's status, however wrapped."""
+    if isinstance(result, ToolMessage):
+        return result.status == "error"
+    if isinstance(result, Command):
+        return reports_error(result.update)
+    if isinstance(result, dict):
+        return any(reports_error(value) for value in result.values() if isinstance(value, list))
+    return isinstance(result, list) and any(map(reports_error, result))
+
+
 class MessageCodec:
     """Keeps messages and commands; a replay answers the call that is running then.
 

@@ -223,7 +223,7 @@ def edited_then_repeated(
     business: Business, again: tuple[str, dict[str, Any]], *, guarded: bool
 ) -> Any:
     """Let a person edit a call's amount to 7; then the model asks again, and is approved."""
-    script = [asks(PAY_ONE, ids=["first"]), asks(again, ids=["second"]), "Paid."]
+    script: list[Any] = [asks(PAY_ONE, ids=["first"]), asks(again, ids=["second"]), "Paid."]
     graph = middle_agent(
         ScriptedChatModel(script),
         [pay_tool(business, guarded=guarded)],

@@ -130,8 +130,11 @@ def pay_tool(
         **options: Of ``ledger.transactional``; the key is the order by default.
 
     """
-    made = _guarded(business, hooks, colour, options) if guarded else _plain(business, hooks)
-    sync, awaiting = _around(made, hooks) if guarded else made
+    sync, awaiting = (
+        _around(_guarded(business, hooks, colour, options), hooks)
+        if guarded
+        else _plain(business, hooks)
+    )
     return StructuredTool.from_function(
         func=sync if colour == "sync" else None,
         coroutine=awaiting if colour == "async" else None,
