@@ -149,7 +149,7 @@ class LedgerAdmin:
         effects, now = self._tables.effects, _now(conn)
         fits = [effects.c[name] == value for name, value in filters.items() if value is not None]
         states = effects.c.state.in_([State.UNKNOWN.value, State.CLAIMED.value])
-        query = sa.select(effects).where(states, *fits).order_by(effects.c.claimed_at)
+        query = sa.select(effects).where(states, *fits).order_by(effects.c.began_at)
         return (Seen(record_of(row), now) for row in conn.execute(query).mappings())
 
     def _asked(self, question: Callable[[sa.Connection], T]) -> T:

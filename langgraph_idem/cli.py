@@ -152,7 +152,7 @@ def _row(seen: Seen) -> tuple[str, ...]:
         _clean(record.key),
         _clean(record.scope),
         _standing(seen),
-        f"{record.claimed_at:%Y-%m-%d %H:%M:%S}",
+        f"{record.began_at:%Y-%m-%d %H:%M:%S}",
         str(record.attempts),
         _clean(record.origin.thread_id or "-"),
         reason if len(reason) <= _REASON_WIDTH else f"{reason[: _REASON_WIDTH - 1]}…",
@@ -221,7 +221,7 @@ def _facts(seen: Seen) -> dict[str, str | None]:
         "scope": _clean(record.scope),
         "arguments": _arguments(record),
         "first tried": _when(record.began_at, seen.now),
-        "last tried": _when(record.sent_at, seen.now) if remote and record.attempts > 1 else None,
+        "last tried": _when(record.sent_at, seen.now) if _was_sent_again(record) else None,
         "attempts": str(record.attempts),
         "lease": _lease(seen) if record.state is State.CLAIMED else None,
         ("unknown since" if record.state is State.UNKNOWN else "settled"): (
@@ -236,6 +236,11 @@ def _facts(seen: Seen) -> dict[str, str | None]:
         "idempotency key": effect.idempotency_key if remote else None,
         "the same as UUID": str(effect.idempotency_uuid) if remote else None,
     }
+
+
+def _was_sent_again(record: EffectRecord) -> bool:
+    """Tell whether a later attempt set out to do it, rather than only look it up."""
+    return record.sent_at - record.began_at >= dt.timedelta(seconds=1)
 
 
 def _arguments(record: EffectRecord) -> str:

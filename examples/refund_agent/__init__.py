@@ -1,0 +1,1 @@
+"""A refund agent that is killed after the provider acted and before that was written down."""
