@@ -28,7 +28,7 @@ from langgraph_idem.errors import (
 from langgraph_idem.ports import Question, run_blocking
 from langgraph_idem.remote import RemoteRules, remote
 from langgraph_idem.resolving import resolve
-from langgraph_idem.sql.sites import AwaitingSite, BlockingSite, Body
+from langgraph_idem.sql.sites import Body
 
 if TYPE_CHECKING:
     import inspect
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from langgraph_idem.effects import Effect
     from langgraph_idem.operations import Operation
     from langgraph_idem.ports import CallContext, Host, Site
-    from langgraph_idem.sql.engines import Engines
+    from langgraph_idem.sql.sites import Sites
 
 OnReplay = Literal["return", "raise"] | Callable[[Receipt], Any]
 Approval = bool | Callable[[dict[str, Any]], bool]
@@ -67,7 +67,7 @@ class Guarded:
     Attributes:
         operation: What kind of effect it brings about.
         rules: How to carry it out.
-        engines: The database it is recorded in.
+        sites: Where its calls run, and the database they are recorded in.
         host: Returns the framework it runs in.
         on_replay: What a caller gets who comes after the effect.
         on_unknown: What happens when nobody at hand can know.
@@ -79,7 +79,7 @@ class Guarded:
 
     operation: Operation
     rules: protocols.Rules
-    engines: Engines
+    sites: Sites
     host: Callable[[], Host]
     on_replay: OnReplay = "return"
     on_unknown: OnUnknown = "interrupt"
@@ -94,12 +94,12 @@ class Guarded:
         @functools.wraps(shape.function)
         def blocking(*args: Any, **kwargs: Any) -> Any:
             bound, body = self._bound(args, kwargs)
-            return run_blocking(self._carried_out(BlockingSite(self.engines, body), bound))
+            return run_blocking(self._carried_out(self.sites.blocking(body), bound))
 
         @functools.wraps(shape.function)
         async def awaiting(*args: Any, **kwargs: Any) -> Any:
             bound, body = self._bound(args, kwargs)
-            return await self._carried_out(AwaitingSite(self.engines, body), bound)
+            return await self._carried_out(self.sites.awaiting(body), bound)
 
         wrapper: Any = awaiting if shape.is_async else blocking
         wrapper.__signature__ = shape.signature
@@ -111,11 +111,11 @@ class Guarded:
 
     def look(self, call: Call) -> Seen | None:
         """Return what the ledger holds about a call, without doing anything."""
-        return run_blocking(self._looked(BlockingSite(self.engines, self._no_body()), call))
+        return run_blocking(self._looked(self.sites.blocking(self._no_body()), call))
 
     async def alook(self, call: Call) -> Seen | None:
         """Return what the ledger holds about a call, without doing anything."""
-        return await self._looked(AwaitingSite(self.engines, self._no_body()), call)
+        return await self._looked(self.sites.awaiting(self._no_body()), call)
 
     def _no_body(self) -> Body:
         return Body(self.operation.shape.function, self.operation.shape.takes)

@@ -20,7 +20,7 @@ from langgraph_idem.resolving import settle
 from langgraph_idem.sql import migrations, queries
 from langgraph_idem.sql.engines import Engines
 from langgraph_idem.sql.schema import ledger_tables
-from langgraph_idem.sql.sites import AwaitingSite, BlockingSite, Body, Takes
+from langgraph_idem.sql.sites import Body, Sites, Takes
 from langgraph_idem.sql.statements import LedgerStatements
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Ledger:
     ) -> None:
         self.tables = ledger_tables(prefix, schema)
         self._engines = Engines(bind, wait)
+        self._sites = Sites(self._engines)
         self._statements = LedgerStatements(self.tables, self._engines.dialect, wait)
         self._wait = wait
         self._keep_arguments = keep_arguments
@@ -467,17 +468,17 @@ class Ledger:
         return Guarded(
             operation=operation,
             rules=rules,
-            engines=self._engines,
+            sites=self._sites,
             host=installed_host,
             keep_arguments=self._keep_arguments,
             **policy,
         )
 
     def _blocking(self) -> Site:
-        return BlockingSite(self._engines, _NO_BODY)
+        return self._sites.blocking(_NO_BODY)
 
     def _awaiting(self) -> Site:
-        return AwaitingSite(self._engines, _NO_BODY)
+        return self._sites.awaiting(_NO_BODY)
 
     def _migrate(self, conn: sa.Connection) -> None:
         migrations.migrate(conn, self.tables)

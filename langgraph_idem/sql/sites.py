@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from langgraph_idem.effects import Effect
+    from langgraph_idem.ports import Site
     from langgraph_idem.sql.engines import Engines
 
 T = TypeVar("T")
@@ -213,6 +214,29 @@ class AwaitingSite:
             task.exception()
             raise cancelled
         return task.result()
+
+
+@dataclass(eq=False)
+class Sites:
+    """Makes the sites of one ledger, one for each call.
+
+    Attributes:
+        engines: The database.
+        around: Stands between the protocols and each site that is made. Nothing does, but for
+            tests, which let a call end at any step without the protocols knowing of it.
+
+    """
+
+    engines: Engines
+    around: Callable[[Site], Site] = lambda site: site
+
+    def blocking(self, body: Body) -> Site:
+        """Make the site of a call that blocks its thread."""
+        return self.around(BlockingSite(self.engines, body))
+
+    def awaiting(self, body: Body) -> Site:
+        """Make the site of a call on an event loop."""
+        return self.around(AwaitingSite(self.engines, body))
 
 
 def _begin(conn: sa.Connection) -> None:
