@@ -71,6 +71,16 @@ class Fuse:
             self.blow()
 
 
+class Death(Fuse):
+    """Blows at one boundary and at each one after it: the dead clean nothing up."""
+
+    def burn(self, place: str) -> None:
+        """Pass a boundary, alive."""
+        super().burn(place)
+        if len(self.passed) > self.at + 1:
+            self.blow()
+
+
 @contextmanager
 def fused(fuse: Fuse) -> Iterator[Fuse]:
     """Put the fuse into both sites and both transactions."""
@@ -78,10 +88,17 @@ def fused(fuse: Fuse) -> Iterator[Fuse]:
     with (
         mock.patch.multiple(blocking, transaction=_entered(fuse, blocking)),
         mock.patch.multiple(awaiting, transaction=_entered(fuse, awaiting)),
+        _at_site(fuse, blocking),
+        _at_site(fuse, awaiting),
         _stepwise(fuse, sites.BlockingTransaction),
         _stepwise(fuse, sites.AwaitingTransaction),
     ):
         yield fuse
+
+
+def _at_site(fuse: Fuse, kind: Any) -> Any:
+    asked = {name: _passed(fuse, name, getattr(kind, name)) for name in ("call", "lookup")}
+    return mock.patch.multiple(kind, **asked)
 
 
 def _stepwise(fuse: Fuse, kind: type) -> Any:
