@@ -56,8 +56,3 @@ by_session()  # type: ignore[call-arg]  # a missing argument
 by_session("O-1", sku="x")  # type: ignore[call-arg]  # an argument that is not there
 by_session(Session(), "O-1")  # type: ignore[arg-type]  # the session is given by the ledger
 ledger.transactional()  # type: ignore[call-arg]  # a key has no default
-
-
-@ledger.transactional(key=("order_id",))  # type: ignore[type-var]  # no session
-def without_session(order_id: str) -> None:
-    """Be refused by the type checker."""
