@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import HumanMessage, convert_to_messages
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER, CONFIG_KEY_DURABILITY
 from langgraph.constants import START
 from langgraph.graph.state import CompiledStateGraph
@@ -41,11 +42,13 @@ class ReActGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
     def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Iterator[Any]:  # noqa: A002 - LangGraph's name
         """Stream a run, as LangGraph does."""
-        return super().stream(taken_in(input), config, **self._durable(config, kwargs))
+        config, kwargs = self._durable(config, kwargs)
+        return super().stream(taken_in(input), config, **kwargs)
 
     def astream(self, input: Any, config: Any = None, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002 - LangGraph's name
         """Stream a run, as LangGraph does."""
-        return super().astream(taken_in(input), config, **self._durable(config, kwargs))
+        config, kwargs = self._durable(config, kwargs)
+        return super().astream(taken_in(input), config, **kwargs)
 
     def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's name
         """Run to the end, to a failure (``status`` FAILED) or to a question for a person."""
@@ -74,9 +77,15 @@ class ReActGraph(CompiledStateGraph[Any, Any, Any, Any]):
         async for snapshot in super().aget_state_history(config, **kwargs):
             yield truthful(snapshot)
 
-    def _durable(self, config: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _durable(self, config: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Choose ``durability="sync"`` where there is a choice and nobody made it."""
-        lent = configurable_of(config)
+        lent = configurable_of(config) or configurable_of(var_child_runnable_config.get())
+        if self.checkpointer is False and lent.get(CONFIG_KEY_DURABILITY) == "sync":
+            # LangGraph 1.2 would wait for a checkpoint that nobody puts: an AttributeError.
+            return {
+                **(config or {}),
+                "configurable": {**lent, CONFIG_KEY_DURABILITY: "async"},
+            }, kwargs
         has_saver = lent.get(CONFIG_KEY_CHECKPOINTER, self.checkpointer) not in (None, False)
         chosen = (
             kwargs.get("durability") is not None
@@ -85,8 +94,8 @@ class ReActGraph(CompiledStateGraph[Any, Any, Any, Any]):
             or CONFIG_KEY_DURABILITY in configurable_of(self.config)
         )
         if chosen or not has_saver or self.checkpointer is False:
-            return kwargs
-        return {**kwargs, "durability": "sync"}
+            return config, kwargs
+        return config, {**kwargs, "durability": "sync"}
 
 
 def taken_in(given: Any) -> Any:
