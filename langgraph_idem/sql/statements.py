@@ -5,6 +5,7 @@ Every statement is built when the ledger is made, so that an effect pays for non
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -149,8 +150,12 @@ class LedgerStatements:
         return _changed_one(conn, self._testify, {**_this_effect(call), **values})
 
     def resolve(self, conn: sa.Connection, record: EffectRecord, word: Word) -> bool:
-        """Record a person's word, if the row is still as that person saw it."""
+        """Record a person's word, if the row is still as that person saw it.
+
+        It takes the row over: an attempt that wakes up later must not take the word for its own.
+        """
         values = {
+            "v_attempt": uuid.uuid4().hex,
             "p_scope": record.scope,
             "p_operation": record.operation,
             "p_key": record.key,
@@ -234,6 +239,7 @@ class LedgerStatements:
                 effects.c.state == bindparam("p_state"),
             )
             .values(
+                attempt_id=bindparam("v_attempt"),
                 state=bindparam("v_state"),
                 result=bindparam("v_result"),
                 codec=bindparam("v_codec"),
