@@ -70,6 +70,7 @@ class Crash:
         nth: At which time of passing there, from 1.
         by: What happens there.
         passed: The places that were passed, in order; the last is where it died.
+        is_dead: True since then, unless ``by`` let it live.
 
     """
 
@@ -77,25 +78,34 @@ class Crash:
     nth: int = 1
     by: Callable[[], None] = _raise
     passed: list[str] = field(default_factory=list)
+    is_dead: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def happened(self) -> bool:
-        """True if it has died."""
+        """True if the place was reached."""
         return self.passed.count(self.place) >= self.nth
 
     def check_alive(self) -> None:
         """Stop whoever goes on after the death: a dead process reaches no database."""
-        if self.happened:
+        if self.is_dead:
             raise Crashed
 
     def reach(self, place: str) -> None:
         """Pass a place, or die there."""
+        self.check_alive()
         with self._lock:
-            self.check_alive()
             self.passed.append(place)
-        if self.happened:
+            is_due = place == self.place and self.passed.count(place) == self.nth
+        if is_due:
+            self._die()
+
+    def _die(self) -> None:
+        try:
             self.by()
+        except BaseException:
+            self.is_dead = True
+            raise
 
 
 @contextmanager
@@ -119,8 +129,9 @@ def crash(
         after: Or: the last step that is taken.
         nth: At which passing of that place, from 1: a remote effect's second ``commit`` is that
             of its outcome.
-        by: How: by the exception :class:`Crashed`, which ends with the block, by :func:`kill`, or
-            by a function of yours that raises.
+        by: How: by the exception :class:`Crashed`, which ends with the block, or by :func:`kill`.
+            A function of yours that returns lets the program live: what another worker does at
+            that very moment can be staged so.
 
     Returns:
         The crash; its ``passed`` lists the places on the way.
@@ -135,7 +146,7 @@ def crash(
         try:
             yield due
         except Crashed:
-            if not due.happened:
+            if not due.is_dead:
                 raise
             return
     if not due.happened:
@@ -143,7 +154,12 @@ def crash(
             f"Nothing died: {due.place!r} was not reached {nth} time(s). "
             f"Passed were: {', '.join(due.passed) or 'no steps at all'}."
         )
-    raise AssertionError(
+    if due.is_dead:
+        raise AssertionError(_caught(due))
+
+
+def _caught(due: Crash) -> str:
+    return (
         f"It died {due.place!r}, but somebody caught the exception and went on: look for an "
         "`except BaseException` or a bare `except` between the effect and here."
     )

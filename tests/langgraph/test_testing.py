@@ -188,6 +188,21 @@ def test_the_dead_do_nothing_more(business: Business) -> None:
     assert business.payments == ONCE
 
 
+def test_what_another_worker_does_at_that_moment(business: Business) -> None:
+    """A ``by`` that returns stages a race: another one is done first, and ours is a replay."""
+    other = Business.at(business.url)
+
+    def overtaken() -> None:
+        pay_tool(other).invoke({"order_id": "O-1"})
+
+    with crash(business.ledger, before="claim", by=overtaken) as staged:
+        pay_tool(business).invoke({"order_id": "O-1"})
+    assert staged.happened
+    assert not staged.is_dead
+    assert business.payments == ONCE
+    other.ledger.close()
+
+
 def test_another_ledger_lives_on(business: Business) -> None:
     """A crash concerns one ledger; another one of the same database knows nothing of it."""
     other = Business.at(business.url)
@@ -386,7 +401,7 @@ def test_no_effect_shows_what_the_ledger_holds(business: Business) -> None:
 def test_an_effect_in_two_scopes_is_two(business: Business) -> None:
     """Without a scope, one key in two scopes is two effects; with one, each is one."""
     for tenant in ("tenant-1", "tenant-2"):
-        pay_tool(business, scope=lambda _, tenant=tenant: tenant).invoke({"order_id": "O-1"})
+        pay_tool(business, scope=tenant).invoke({"order_id": "O-1"})
     with pytest.raises(AssertionError, match=r"is there 2 times: .*tenant-2: .*tenant-1: "):
         assert_effect_once(business.ledger, "pay", "O-1")
     assert assert_effect_once(business.ledger, "pay", "O-1", scope="tenant-1").scope == "tenant-1"
