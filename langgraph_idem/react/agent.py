@@ -74,7 +74,11 @@ def create_react_agent(  # noqa: PLR0913 - options of their own, all but two by 
     tool_node = ReActToolNode(
         tools, ledger=ledger, name=TOOLS, handle_tool_errors=handle_tool_errors
     )
-    asking = ModelNode(bound_model(model, list(tool_node.tools_by_name.values())), prompt)
+    asking = ModelNode(
+        bound_model(model, list(tool_node.tools_by_name.values())),
+        prompt,
+        tool_node.tools_by_name,
+    )
     builder: StateGraph[Any, Any, Any, Any] = StateGraph(
         with_users_fields(state_schema), context_schema=context_schema
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,18 @@ from langgraph.types import Send
 
 from langgraph_idem.errors import ConfigurationError
 from langgraph_idem.react.graph import TOOLS
+from langgraph_idem.react.history import (
+    Place,
+    aanswers_to,
+    anew,
+    answered_entry,
+    answers_to,
+    completed,
+    find_open,
+    steps_in,
+)
 from langgraph_idem.react.state import WAITING_TOOL, RunStatus, entry
+from langgraph_idem.tools.steps import DONE_STEPS, merge_steps
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -29,17 +40,21 @@ class ModelNode:
     Attributes:
         model: The model, tools bound.
         prompt: What stands before the messages.
+        tools: The tools by name: calls of theirs that were cut off are answered from the ledger.
 
     """
 
     model: Runnable[Any, Any]
     prompt: Prompt | None
+    tools: Mapping[str, BaseTool]
 
     def blocking(self, state: dict[str, Any], config: RunnableConfig) -> dict[str, Any] | None:
         """Ask, in a thread."""
         if has_failed(state):
             return None
-        return answered(self.model.invoke(self.asked(state), config))
+        cut_off = find_open(state.get("messages") or [], self.tools, config)
+        state, repairs = _repaired(state, answers_to(cut_off))
+        return _joined(repairs, answered(self.model.invoke(self.asked(state), config)))
 
     async def awaiting(
         self, state: dict[str, Any], config: RunnableConfig
@@ -47,7 +62,9 @@ class ModelNode:
         """Ask, on an event loop."""
         if has_failed(state):
             return None
-        return answered(await self.model.ainvoke(self.asked(state), config))
+        cut_off = find_open(state.get("messages") or [], self.tools, config)
+        state, repairs = _repaired(state, await aanswers_to(cut_off))
+        return _joined(repairs, answered(await self.model.ainvoke(self.asked(state), config)))
 
     def asked(self, state: dict[str, Any]) -> list[BaseMessage]:
         """Return what the model gets to see."""
@@ -62,6 +79,28 @@ class ModelNode:
         if isinstance(self.prompt, SystemMessage):
             return [self.prompt, *messages]
         return list(self.prompt(state))
+
+
+def _repaired(
+    state: dict[str, Any], answers: Mapping[Place, ToolMessage]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the state that the model is to see, and the updates that make it so.
+
+    After a cancel a new message finds calls that nobody will answer any more: a provider would
+    refuse such a history.
+    """
+    if not answers:
+        return state, {}
+    messages, steps = completed(state["messages"], answers), steps_in(answers)
+    known = merge_steps(state.get(DONE_STEPS) or [], steps)
+    updates = {"messages": anew(messages), DONE_STEPS: steps, "trace": [answered_entry(answers)]}
+    return {**state, "messages": messages, DONE_STEPS: known}, updates
+
+
+def _joined(repairs: dict[str, Any], update: dict[str, Any]) -> dict[str, Any]:
+    """Put what was mended before what the model answered."""
+    joined = {name: [*value, *update.get(name, ())] for name, value in repairs.items()}
+    return {**update, **joined}
 
 
 def bound_model(model: Any, tools: Sequence[BaseTool]) -> Runnable[Any, Any]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.constants import START
 
-from langgraph_idem.errors import ConfigurationError
 from langgraph_idem.guarded import UNKNOWN_OUTCOME
 from langgraph_idem.react.graph import MODEL, ReActGraph
 from langgraph_idem.react.model_node import has_failed
+from langgraph_idem.react.repair import arepair, is_cut_off, repair
 from langgraph_idem.react.state import RunStatus, entry
+from langgraph_idem.react.threads import addressed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +46,8 @@ def recover(
     A completed run starts nothing. A run that waits for a person goes on waiting; but whether an
     outcome is still unknown is asked of the ledger again, since a person may have settled it
     there. Of a run that FAILED (see ``create_react_agent``) just the failed calls are run again.
+    Where the model comes next, but tool calls before it were cut off for good (a new message came
+    after a cancel), these are first answered from the ledger, as by ``repair``.
 
     Args:
         graph: Any compiled graph with a checkpointer, not only ours.
@@ -69,6 +72,8 @@ def recover(
         return found
     if _is_failed(graph, snapshot):
         graph.update_state(config, _second_try(), as_node=MODEL)
+    elif is_cut_off(graph, snapshot):
+        repair(graph, config=config)
     graph.invoke(None, config, **{"durability": "sync", **invoke_kwargs})
     return _afterwards(graph.get_state(config))
 
@@ -89,33 +94,10 @@ async def arecover(
         return found
     if _is_failed(graph, snapshot):
         await graph.aupdate_state(config, _second_try(), as_node=MODEL)
+    elif is_cut_off(graph, snapshot):
+        await arepair(graph, config=config)
     await graph.ainvoke(None, config, **{"durability": "sync", **invoke_kwargs})
     return _afterwards(await graph.aget_state(config))
-
-
-def addressed(
-    graph: CompiledStateGraph[Any, Any, Any, Any],
-    thread_id: str | None,
-    config: RunnableConfig | None,
-) -> RunnableConfig:
-    """Return the config of the thread, or say what is missing."""
-    configurable = dict((config or {}).get("configurable") or {})
-    if thread_id is not None:
-        configurable["thread_id"] = thread_id
-    if graph.checkpointer in (None, False):
-        raise ConfigurationError(
-            "This graph has no checkpointer, so there is nothing to recover from. Compile it with "
-            "one: create_react_agent(..., checkpointer=SqliteSaver(...))."
-        )
-    if not configurable.get("thread_id"):
-        raise ConfigurationError("Which run? Write recover(graph, thread_id='...').")
-    if configurable.get("checkpoint_id"):
-        raise ConfigurationError(
-            "recover() goes on from where a thread stands; from an earlier checkpoint it would "
-            "be a fork. Leave checkpoint_id out, or call graph.invoke(None, config) on purpose."
-        )
-    merged: RunnableConfig = {**(config or {}), "configurable": configurable}
-    return merged
 
 
 def _looks_back(

@@ -1,63 +1,41 @@
-"""Answers for tool calls that were cut off: what the ledger knows, in the message's place.
-
-Providers refuse a history in which a tool call has no ToolMessage right after it.
-"""
+"""Answers, in a thread's own history, for tool calls that were cut off."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
-from langchain_core.tools.base import _format_output
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.constants import END
 from langgraph.prebuilt import ToolNode
-from pydantic import BaseModel, ValidationError
 
-from langgraph_idem.decisions import Execute, Replay, decide
-from langgraph_idem.effects import Origin, State
-from langgraph_idem.errors import IdempotencyError
-from langgraph_idem.guarded import guarded_in
-from langgraph_idem.ports import CallContext
-from langgraph_idem.protocols import recorded_value, refusal_of
-from langgraph_idem.react.recovery import addressed
-from langgraph_idem.tools.node import RECEIPT
+from langgraph_idem.errors import ConfigurationError
+from langgraph_idem.react.graph import ReActGraph
+from langgraph_idem.react.history import (
+    aanswers_to,
+    anew,
+    answered_entry,
+    answers_to,
+    completed,
+    find_open,
+    steps_in,
+)
+from langgraph_idem.react.state import WAITING_MODEL, RunStatus
+from langgraph_idem.react.threads import addressed
+from langgraph_idem.tools.steps import DONE_STEPS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
+    from langchain_core.messages import BaseMessage, ToolMessage
     from langchain_core.runnables import RunnableConfig
     from langchain_core.tools import BaseTool
     from langgraph.graph.state import CompiledStateGraph
     from langgraph.types import StateSnapshot
 
-    from langgraph_idem.decisions import Call, Decision, Seen
-    from langgraph_idem.effects import EffectRecord
-    from langgraph_idem.guarded import Guarded
+    from langgraph_idem.react.history import OpenCall, Place
 
     Graph = CompiledStateGraph[Any, Any, Any, Any]
 
 MESSAGES: Final = "messages"
-
-
-@dataclass(frozen=True)
-class OpenCall:
-    """A tool call that has no ToolMessage.
-
-    Attributes:
-        asking: The message that asks for it.
-        asked: The call.
-        tool: Its tool, None if the graph has none of that name.
-        guarded: How the tool is guarded, None if it is not.
-        call: What the ledger is asked, None if it cannot be.
-
-    """
-
-    asking: AIMessage
-    asked: Mapping[str, Any]
-    tool: BaseTool | None
-    guarded: Guarded | None
-    call: Call | None
 
 
 def repair(
@@ -70,33 +48,41 @@ def repair(
     """Give each tool call without a ToolMessage its answer, as the ledger knows it.
 
     For threads whose run was cancelled or given up, and which go on with a new message: the
-    recorded result, or that it is in progress, unknown, or was never started. Nothing is run.
-    To take up the run itself, use ``recover``.
+    recorded result, or that it is in progress, unknown, or was never started. Nothing is run,
+    and each answer stands right after the message that asks for it. The model comes next.
+
+    A run that is not through is given up by it, an open question to a person included; what its
+    finished calls have left is kept. To take up the run instead, call ``recover``.
+
+    Of a tool that is not guarded nobody knows whether it ran, and its answer says so. Of a
+    recorded ``Command`` only the message is given, not its further changes of the state.
 
     Args:
-        graph: Any compiled graph with a checkpointer and a tool node.
+        graph: Any compiled graph with a checkpointer and a ToolNode (or ``create_agent``'s), whose
+            messages are joined by ``add_messages``.
         thread_id: The thread; may be in ``config`` instead.
         config: The run's config.
         messages_key: Name of the state field that holds the messages.
 
     Returns:
-        The messages that were added, in order; empty if nothing was missing.
+        The messages that were added, in order; empty if nothing was missing, and then nothing is
+        changed.
 
     Raises:
-        ConfigurationError: No checkpointer, or no thread.
+        ConfigurationError: No checkpointer, no thread, or no ToolNode.
+        LedgerError: The ledger's database failed; nothing was changed.
 
     """
     config = addressed(graph, thread_id, config)
     snapshot = graph.get_state(config)
-    found = [
-        (one, one.guarded.look(one.call) if one.guarded and one.call else None)
-        for one in open_calls_of(graph, snapshot, messages_key)
-    ]
-    answers = [_answer(one, record) for one, record in found]
+    answers = answers_to(open_calls_of(graph, snapshot, messages_key))
     if answers:
         node = _tool_node_of(graph)
-        graph.update_state(config, _update(snapshot, answers, messages_key), as_node=node)
-    return answers
+        if snapshot.next:
+            graph.update_state(config, None, as_node=END)
+        update = _update(graph, snapshot, answers, messages_key)
+        graph.update_state(config, update, as_node=node)
+    return list(answers.values())
 
 
 async def arepair(
@@ -109,133 +95,53 @@ async def arepair(
     """Give each tool call without a ToolMessage its answer, as :func:`repair` does."""
     config = addressed(graph, thread_id, config)
     snapshot = await graph.aget_state(config)
-    found = [
-        (one, await one.guarded.alook(one.call) if one.guarded and one.call else None)
-        for one in open_calls_of(graph, snapshot, messages_key)
-    ]
-    answers = [_answer(one, record) for one, record in found]
+    answers = await aanswers_to(open_calls_of(graph, snapshot, messages_key))
     if answers:
         node = _tool_node_of(graph)
-        await graph.aupdate_state(config, _update(snapshot, answers, messages_key), as_node=node)
-    return answers
+        if snapshot.next:
+            await graph.aupdate_state(config, None, as_node=END)
+        update = _update(graph, snapshot, answers, messages_key)
+        await graph.aupdate_state(config, update, as_node=node)
+    return list(answers.values())
 
 
 def open_calls_of(graph: Graph, snapshot: StateSnapshot, messages_key: str) -> list[OpenCall]:
     """Find the tool calls of a thread that have no ToolMessage."""
-    values = snapshot.values if isinstance(snapshot.values, dict) else {}
-    messages = list(values.get(messages_key) or ())
-    tools = _tools_of(graph)
-    return [
-        _open_call(message, asked, tools.get(asked["name"]), snapshot.config)
-        for at, message in enumerate(messages)
-        if isinstance(message, AIMessage)
-        for asked in message.tool_calls
-        if asked["id"] not in _answered_after(messages, at)
-    ]
+    return find_open(_messages(snapshot, messages_key), _tools_of(graph), snapshot.config)
 
 
-def _answered_after(messages: Sequence[BaseMessage], at: int) -> set[str]:
-    """Return the ids answered before the next AIMessage: providers number calls anew each turn."""
-    answered = set()
-    for message in messages[at + 1 :]:
-        if isinstance(message, AIMessage):
-            break
-        if isinstance(message, ToolMessage):
-            answered.add(message.tool_call_id)
-    return answered
+def is_cut_off(graph: Graph, snapshot: StateSnapshot, messages_key: str = MESSAGES) -> bool:
+    """Tell whether the model comes next, with calls before it that nobody will answer any more."""
+    nodes = _tool_nodes(graph)
+    if not snapshot.next or not nodes or nodes.keys() & set(snapshot.next) or snapshot.interrupts:
+        return False
+    return bool(open_calls_of(graph, snapshot, messages_key))
 
 
-def _open_call(
-    asking: AIMessage, asked: Mapping[str, Any], tool: BaseTool | None, config: RunnableConfig
-) -> OpenCall:
-    guarded = guarded_in(tool)
-    if guarded is None or tool is None:
-        return OpenCall(asking, asked, tool, guarded, None)
-    configurable = config.get("configurable") or {}
-    origin = Origin(configurable.get("thread_id"), asking.id, asked["id"])
-    context = CallContext(origin=origin, configurable=dict(configurable))
-    try:
-        bound = guarded.operation.shape.signature.bind_partial(**_validated(tool, asked["args"]))
-        call = guarded.operation.call(bound, context, keep_arguments=False)
-    except (ValidationError, TypeError, LookupError, AttributeError, IdempotencyError):
-        call = None  # its arguments name no effect, so none can have been claimed
-    return OpenCall(asking, asked, tool, guarded, call)
-
-
-def _validated(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments as the tool would have got them."""
-    schema = tool.tool_call_schema
-    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
-        return dict(args)
-    made = schema.model_validate(args)
-    return {name: getattr(made, name) for name in type(made).model_fields}
-
-
-def _answer(one: OpenCall, seen: Seen | None) -> ToolMessage:
-    """Word what became of a call."""
-    decision = decide(seen, one.call) if one.call is not None else Execute()
-    if isinstance(decision, Replay):
-        return _recorded(one, decision.record)
-    told = _receipt(seen.record) if seen is not None else {}
-    return ToolMessage(
-        content=_words(one, seen, decision),
-        name=one.asked["name"],
-        tool_call_id=one.asked["id"],
-        status="error",
-        additional_kwargs={RECEIPT: told} if told else {},
-    )
-
-
-def _words(one: OpenCall, seen: Seen | None, decision: Decision) -> str:
-    name = one.asked["name"]
-    if one.guarded is None:
-        return f"{name} was interrupted. It is not known whether it ran."
-    if seen is None or one.call is None or seen.record.state is State.RELEASED:
-        return f"{name} was interrupted before it took effect. Nothing was done."
-    return refusal_of(decision, one.call).for_model or (
-        f"{name} is in progress in another attempt; its outcome is not known yet. Do not start "
-        "it under another name or with other arguments."
-    )
-
-
-def _recorded(one: OpenCall, record: EffectRecord) -> ToolMessage:
-    assert one.guarded is not None  # noqa: S101 - the caller has looked
-    value = recorded_value(record, one.guarded.rules.codec)
-    pair = getattr(one.tool, "response_format", "content") == "content_and_artifact"
-    content, artifact = value if pair and isinstance(value, tuple) else (value, None)
-    message = _format_output(content, artifact, one.asked["id"], one.asked["name"], "success")
-    if not isinstance(message, ToolMessage):
-        message = ToolMessage(str(message), tool_call_id=one.asked["id"], name=one.asked["name"])
-    told = {**message.additional_kwargs, RECEIPT: _receipt(record)}
-    return message.model_copy(update={"additional_kwargs": told, "tool_call_id": one.asked["id"]})
-
-
-def _receipt(record: EffectRecord) -> dict[str, Any]:
-    return {
-        "operation": record.operation,
-        "key": record.key,
-        "scope": record.scope,
-        "outcome": str(record.state),
-        "replayed": True,
-    }
+def _messages(snapshot: StateSnapshot, messages_key: str) -> list[BaseMessage]:
+    values = snapshot.values
+    return list(values.get(messages_key) or ()) if isinstance(values, dict) else []
 
 
 def _update(
-    snapshot: StateSnapshot, answers: Sequence[ToolMessage], messages_key: str
+    graph: Graph,
+    snapshot: StateSnapshot,
+    answers: Mapping[Place, ToolMessage],
+    messages_key: str,
 ) -> dict[str, Any]:
-    """Write the history anew, each answer right after the message that asked."""
-    by_call: dict[str, list[ToolMessage]] = {}
-    for answer in answers:
-        by_call.setdefault(answer.tool_call_id, []).append(answer)
-    ordered: list[BaseMessage] = []
-    messages = list(snapshot.values[messages_key])
-    for at, message in enumerate(messages):
-        ordered.append(message)
-        if isinstance(message, AIMessage):
-            answered = _answered_after(messages, at)
-            missing = [call["id"] for call in message.tool_calls if call["id"] not in answered]
-            ordered.extend(by_call[str(call_id)].pop(0) for call_id in missing)
-    return {messages_key: [RemoveMessage(id=REMOVE_ALL_MESSAGES), *ordered]}
+    """Return the history as it is to be, and what else our own graph keeps."""
+    update: dict[str, Any] = {
+        messages_key: anew(completed(_messages(snapshot, messages_key), answers))
+    }
+    if DONE_STEPS in snapshot.values and (steps := steps_in(answers)):
+        update[DONE_STEPS] = steps
+    if isinstance(graph, ReActGraph):
+        update |= {
+            "status": RunStatus.RUNNING.value,
+            "next_step": WAITING_MODEL,
+            "trace": [answered_entry(answers)],
+        }
+    return update
 
 
 def _tool_nodes(graph: Graph) -> dict[str, ToolNode]:
@@ -244,9 +150,16 @@ def _tool_nodes(graph: Graph) -> dict[str, ToolNode]:
     }
 
 
-def _tool_node_of(graph: Graph) -> str | None:
+def _tool_node_of(graph: Graph) -> str:
     """Name the node in whose place the answers are given, so that the model comes next."""
-    return next(iter(_tool_nodes(graph)), None)
+    nodes = _tool_nodes(graph)
+    if not nodes:
+        raise ConfigurationError(
+            "repair() finds no ToolNode among this graph's nodes, so it knows neither its tools "
+            "nor where to go on. Add the tools as builder.add_node('tools', "
+            "IdempotentToolNode(tools, ledger=ledger))."
+        )
+    return next(iter(nodes))
 
 
 def _tools_of(graph: Graph) -> dict[str, BaseTool]:

@@ -46,6 +46,18 @@ def reports_error(result: Any) -> bool:
     return isinstance(result, list) and any(map(reports_error, result))
 
 
+def message_in(result: Any) -> ToolMessage | None:
+    """Find the first ToolMessage in a tool's result, however wrapped."""
+    if isinstance(result, ToolMessage):
+        return result
+    if isinstance(result, Command):
+        return message_in(result.update)
+    parts: Any = result.values() if isinstance(result, dict) else result
+    if not isinstance(result, (dict, list)):
+        return None
+    return next((found for part in parts if (found := message_in(part)) is not None), None)
+
+
 class MessageCodec:
     """Keeps messages and commands; a replay answers the call that is running then.
 
