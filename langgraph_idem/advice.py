@@ -52,8 +52,8 @@ def per_call(operation: str, durability: str | None) -> None:
     once(
         (DurabilityWarning, operation),
         DurabilityWarning(
-            f"{operation} is keyed PER_CALL, and this run {run}: after a crash the model may be asked anew "
-            "and call under new ids, and the effect would take hold a second time. Key it by the "
+            f"{operation} is keyed PER_CALL, and this run {run}: after a crash the model may be "
+            "asked anew and call under new ids, and the effect would take hold twice. Key it by the "
             f'arguments that name the effect, key=("order_id",), or {advice}: '
             'graph.invoke(..., durability="sync").'
         ),

@@ -64,11 +64,7 @@ class RunningCall:
     @property
     def guarded(self) -> Guarded | None:
         """How the tool is guarded; None if it is not."""
-        for name in ("func", "coroutine"):
-            guarded = getattr(getattr(self.request.tool, name, None), "__idempotent__", None)
-            if isinstance(guarded, Guarded):
-                return guarded
-        return None
+        return guarded_of(self.request.tool)
 
     @property
     def took_hold(self) -> bool:
@@ -110,6 +106,15 @@ def running(call: RunningCall) -> Iterator[None]:
     finally:
         var_child_runnable_config.reset(config_token)
         _running.reset(token)
+
+
+def guarded_of(tool: object) -> Guarded | None:
+    """Return how a tool is guarded; None if it is not."""
+    for name in ("func", "coroutine"):
+        guarded = getattr(getattr(tool, name, None), "__idempotent__", None)
+        if isinstance(guarded, Guarded):
+            return guarded
+    return None
 
 
 def call_in(node: object) -> RunningCall | None:

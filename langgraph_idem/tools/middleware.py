@@ -3,7 +3,7 @@
 # No `from __future__ import annotations`: LangChain reads the state's annotations at run time.
 
 import operator
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest
@@ -14,12 +14,14 @@ from langchain.agents.middleware.types import (
     ToolCallRequest,
 )
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from langgraph_idem.effects import State
 from langgraph_idem.errors import ConfigurationError
 from langgraph_idem.ledger import Ledger
+from langgraph_idem.operations import KeySpec
 from langgraph_idem.react.model_node import open_calls, with_done_steps
 from langgraph_idem.react.state import (
     WAITING_MODEL,
@@ -29,7 +31,7 @@ from langgraph_idem.react.state import (
     Standing,
     entry,
 )
-from langgraph_idem.tools.context import RunningCall
+from langgraph_idem.tools.context import RunningCall, guarded_of
 from langgraph_idem.tools.leaving import past_everybody
 from langgraph_idem.tools.node import RECEIPT, aexecuted, executed
 from langgraph_idem.tools.steps import merge_steps
@@ -74,16 +76,25 @@ class IdempotencyMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Args:
         ledger: The ledger that the guarded tools were decorated with.
+        guard: Tools to be guarded here, as by :meth:`Ledger.guard`: the tool's name, and its key
+            or all its options, ``{"refund": ("order_id",), "mail": {"key": ("to",), ...}}``.
         tell_model: Whether the system message lists what has been done already.
 
     Raises:
-        ConfigurationError: ``ledger`` is no Ledger.
+        ConfigurationError: ``ledger`` is no Ledger. At the first tool call: ``guard`` names no
+            tool of the agent, or one that is guarded already.
 
     """
 
     state_schema = IdempotencyState
 
-    def __init__(self, ledger: Ledger, *, tell_model: bool = True) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        guard: Mapping[str, KeySpec | Mapping[str, Any]] | None = None,
+        tell_model: bool = True,
+    ) -> None:
         super().__init__()
         if not isinstance(ledger, Ledger):
             raise ConfigurationError(
@@ -93,6 +104,8 @@ class IdempotencyMiddleware(AgentMiddleware[Any, Any, Any]):
         self.ledger = ledger
         self.tell_model = tell_model
         self.tools = ()
+        self._guard = dict(guard or {})
+        self._guarded: dict[str, tuple[BaseTool, BaseTool]] = {}
 
     @property
     def name(self) -> str:
@@ -132,7 +145,7 @@ class IdempotencyMiddleware(AgentMiddleware[Any, Any, Any]):
         """Run a tool as ``IdempotentToolNode`` does."""
         with past_everybody():
             call = self._entered(request, handler)
-            return executed(self.ledger, call, request, handler)
+            return executed(self.ledger, call, call.request, handler)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
@@ -140,7 +153,7 @@ class IdempotencyMiddleware(AgentMiddleware[Any, Any, Any]):
         """Run a tool as ``IdempotentToolNode`` does."""
         with past_everybody():
             call = self._entered(request, handler)
-            return await aexecuted(self.ledger, call, request, handler)
+            return await aexecuted(self.ledger, call, call.request, handler)
 
     def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002 - LangChain's signature
         """Take down that the run is through, however it came to its end."""
@@ -158,7 +171,20 @@ class IdempotencyMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _entered(self, request: ToolCallRequest, handler: Callable[..., Any]) -> RunningCall:
         _check_order(handler)
+        _check_names(self._guard, [*request.runtime.tools, request.tool])
+        if request.tool is not None and request.tool.name in self._guard:
+            request = request.override(tool=self._guarded_here(request.tool))
         return RunningCall(self, request, _MESSAGES)
+
+    def _guarded_here(self, tool: BaseTool) -> BaseTool:
+        """Guard a tool, once."""
+        known, guarded = self._guarded.get(tool.name, (None, tool))
+        if known is not tool:
+            options = self._guard[tool.name]
+            options = options if isinstance(options, Mapping) else {"key": options}
+            guarded = self.ledger.guard(tool, **options)
+            self._guarded[tool.name] = tool, guarded
+        return guarded
 
     def _told(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         steps: Any = request.state.get("done_steps") or []
@@ -182,6 +208,22 @@ def _check_order(handler: Callable[..., Any]) -> None:
             "to the model, behind its back. Write middleware=[..., IdempotencyMiddleware(ledger)]. "
             "Nothing was done."
         )
+
+
+def _check_names(named: Iterable[str], tools: Sequence[Any]) -> None:
+    """Refuse to run any tool while one that should be guarded is not, by a slip of the pen."""
+    by_name = {tool.name: tool for tool in tools if isinstance(tool, BaseTool)}
+    for name in named:
+        if name not in by_name:
+            raise ConfigurationError(
+                f"guard= of IdempotencyMiddleware names {name!r}, which is no tool of this agent. "
+                f"Its tools are: {', '.join(sorted(by_name)) or '(none)'}."
+            )
+        if guarded_of(by_name[name]) is not None:
+            raise ConfigurationError(
+                f"guard= of IdempotencyMiddleware names {name!r}, which is guarded already. Leave "
+                "it out of guard=."
+            )
 
 
 def _check_fields(state: Any) -> None:

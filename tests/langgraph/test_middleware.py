@@ -392,6 +392,61 @@ async def test_the_names_of_its_nodes_are_stable(place: Place) -> None:
     }
 
 
+def plain_take(place: Place, colour: str) -> BaseTool:
+    """Return a tool that was written without a thought of us."""
+
+    def take(order_id: str, sku: str) -> str:
+        """Take one from stock."""
+        place.shop.write(f"insert into taken values ('{order_id}', '{sku}')")
+        return f"taken {sku}"
+
+    async def atake(order_id: str, sku: str) -> str:
+        """Take one from stock."""
+        return take(order_id, sku)
+
+    return tool("take")(take if colour == "sync" else atake)
+
+
+GUARDS: list[Any] = [("order_id", "sku"), {"key": ("order_id", "sku"), "operation": "take"}]
+
+
+@pytest.mark.parametrize("spec", GUARDS, ids=["key", "options"])
+async def test_tools_are_guarded_by_name(place: Place, spec: Any) -> None:
+    """guard= takes a key or all options; the tool itself is left as it is, others are too."""
+    taking = plain_take(place, place.colour)
+    agent: Any = create_agent(
+        ScriptedChatModel([calling(TAKE_ONE), calling(TAKE_ONE), "done"]),
+        [taking],
+        middleware=[IdempotencyMiddleware(place.shop.ledger, guard={"take": spec})],
+        checkpointer=place.saver,
+    )
+    told = await place.run(agent)
+    assert [message.text for message in answers(told)] == ["taken A"] * 2
+    assert place.shop.rows("taken") == [("O-1", "A")]
+    assert [step["operation"] for step in told["done_steps"]] == ["take"]
+    assert not hasattr(taking, "__idempotent__")
+
+
+async def test_a_guard_for_no_tool_is_refused_before_any_tool_runs(place: Place) -> None:
+    """A slip of the pen would leave a tool unguarded; the words name the tools that there are."""
+    ours = IdempotencyMiddleware(place.shop.ledger, guard={"tale": ("order_id",)})
+    tools = [plain_take(place, place.colour)]
+    agent: Any = create_agent(ScriptedChatModel([calling(TAKE_ONE)]), tools, middleware=[ours])
+    with pytest.raises(ConfigurationError, match=r"'tale'.* Its tools are: take\."):
+        await place.run(agent)
+    assert place.shop.rows("taken") == []
+
+
+async def test_a_guard_for_a_guarded_tool_is_refused(place: Place) -> None:
+    """Two guards on one tool would be two effects of one call."""
+    ours = IdempotencyMiddleware(place.shop.ledger, guard={"take": ("order_id",)})
+    tools = place.shop.tools(colour=place.colour)
+    agent: Any = create_agent(ScriptedChatModel([calling(TAKE_ONE)]), tools, middleware=[ours])
+    with pytest.raises(ConfigurationError, match="'take', which is guarded already"):
+        await place.run(agent)
+    assert place.shop.rows("taken") == []
+
+
 def test_what_is_no_ledger_is_refused() -> None:
     """The words say what to write."""
     wrong: Any = "sqlite:///shop.db"
