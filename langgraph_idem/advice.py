@@ -53,8 +53,8 @@ def per_call(operation: str, durability: str | None) -> None:
         (DurabilityWarning, operation),
         DurabilityWarning(
             f"{operation} is keyed PER_CALL, and this run {run}: after a crash the model may be "
-            "asked anew and call under new ids, and the effect would take hold twice. Key it by the "
-            f'arguments that name the effect, key=("order_id",), or {advice}: '
+            "asked anew and call under new ids, and the effect would take hold twice. Key it by "
+            f'the arguments that name the effect, key=("order_id",), or {advice}: '
             'graph.invoke(..., durability="sync").'
         ),
     )

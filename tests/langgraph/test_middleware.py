@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from langchain.agents import AgentState, create_agent
-from langchain.agents.middleware import AgentMiddleware, ToolErrorMiddleware
+from langchain.agents.middleware import AgentMiddleware, ToolRetryMiddleware
 from langchain_core.messages import SystemMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -348,7 +348,7 @@ class Inner(AgentMiddleware[Any, Any, Any]):
 
 async def test_a_middleware_inside_of_ours_is_refused_before_the_tool_runs(place: Place) -> None:
     """The first tool call says what to write; no tool ran, and no outer middleware hides it."""
-    hiding = ToolErrorMiddleware(lambda error, request: f"Sorry: {error}")
+    hiding = ToolRetryMiddleware(max_retries=0)
     agent: Any = create_agent(
         ScriptedChatModel([calling(TAKE_ONE), "done"]),
         place.shop.tools(colour=place.colour),
