@@ -18,6 +18,7 @@ from langgraph_idem.admin import LedgerAdmin, ddl, key_of, result_text
 from langgraph_idem.decisions import Word, lease_end
 from langgraph_idem.effects import BY_A_PERSON, Effect, Kind, State
 from langgraph_idem.errors import ConfigurationError, IdempotencyError, InvalidCall
+from langgraph_idem.protocols import shell_words
 from langgraph_idem.resolving import check_allowed, is_open
 
 if TYPE_CHECKING:
@@ -440,12 +441,7 @@ def _standing(seen: Seen) -> str:
 
 
 def _name_of(record: EffectRecord) -> str:
-    """Name an effect so that a shell hands it back to us whole."""
-    scope = [] if record.scope == keys.GLOBAL else [f"--scope={record.scope}"]
-    words = [record.operation, record.key]
-    # What begins with a dash is no option after two of them.
-    dashes = ["--"] if any(word.startswith("-") for word in words) else []
-    return " ".join(_clean(shlex.quote(word)) for word in [*scope, *dashes, *words])
+    return _clean(shell_words(record))
 
 
 def _when(instant: dt.datetime, now: dt.datetime) -> str:

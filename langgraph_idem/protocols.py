@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,7 +28,7 @@ from langgraph_idem.errors import (
     OutcomeUnknown,
     RecordedFailure,
 )
-from langgraph_idem.keys import changed_names
+from langgraph_idem.keys import GLOBAL, changed_names
 from langgraph_idem.sql.dialects import Fault
 from langgraph_idem.sql.sites import AttemptLost
 
@@ -275,12 +276,21 @@ def recorded_value(record: EffectRecord, codec: Codec) -> Any:
     return codec.decode(record.result, record.codec or 0)
 
 
+def shell_words(record: EffectRecord) -> str:
+    """Name an effect so that a shell hands it to the command line whole."""
+    scope = [] if record.scope == GLOBAL else [f"--scope={record.scope}"]
+    words = [record.operation, record.key]
+    # After two dashes, what begins with one is no option.
+    dashes = ["--"] if any(word.startswith("-") for word in words) else []
+    return shlex.join([*scope, *dashes, *words])
+
+
 def unknown(record: EffectRecord) -> OutcomeUnknown:
     """Put an unknown outcome into words."""
     return OutcomeUnknown(
         f"The outcome of {record.operation} for {record.key} is unknown since "
-        f"{record.claimed_at:%Y-%m-%d %H:%M:%S} UTC. Find out, then settle it: langgraph-idem "
-        f"resolve {record.operation} '{record.key}' succeeded (or failed).",
+        f"{record.claimed_at:%Y-%m-%d %H:%M:%S} UTC. Find out, then settle it: "
+        f"langgraph-idem resolve {shell_words(record)} succeeded (or failed).",
         operation=record.operation,
         key=record.key,
         scope=record.scope,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -189,14 +191,16 @@ def test_key_parts_are_words_and_the_last_word_is_the_outcome(sqlite_desk: Desk)
     ]
 
 
-def test_the_hint_of_the_error_is_a_command_that_works(sqlite_desk: Desk) -> None:
-    """What OutcomeUnknown tells a person to type settles the effect."""
+@pytest.mark.parametrize("order_id", ["it's 1", "-1", "$(touch here)", '["a", "b"]'])
+def test_the_hint_of_the_error_is_a_command_that_works(sqlite_desk: Desk, order_id: str) -> None:
+    """What OutcomeUnknown tells a person to type settles it, whatever its key looks like."""
     with pytest.raises(OutcomeUnknown) as raised:
-        sqlite_desk.refund("it's 1")
-    shown = sqlite_desk.run("list").stdout
-    assert "refund 'it'\"'\"'s 1'" in shown  # quoted for the shell
-    assert "langgraph-idem resolve refund" in str(raised.value)
-    assert "succeeded" in str(raised.value)
+        sqlite_desk.refund(order_id)
+    (command,) = re.findall(r"settle it: (.*) \(or failed\)", str(raised.value))
+    program_name, verb, *words = shlex.split(command)
+    assert (program_name, verb, words[-1]) == ("langgraph-idem", "resolve", "succeeded")
+    assert sqlite_desk.run(verb, "--yes", *words).returncode == 0
+    assert rows(sqlite_desk.url, "select state from idem_effects") == [("succeeded",)]
 
 
 def test_control_characters_do_not_reach_the_terminal(sqlite_desk: Desk) -> None:
