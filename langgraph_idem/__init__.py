@@ -104,10 +104,10 @@ def __getattr__(name: str) -> Any:
     if name != "IdempotencyMiddleware":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        import langchain.agents.middleware.types  # noqa: F401 - not there before LangChain 1.0
+        import langchain.agents.middleware.types  # noqa: F401 - not there before LangChain 1
     except ImportError as error:
         raise ImportError(
-            'IdempotencyMiddleware needs LangChain 1: pip install "langgraph-idem[langchain]"'
+            'IdempotencyMiddleware needs LangChain 1.4: pip install "langgraph-idem[langchain]"'
         ) from error
     from langgraph_idem.tools.middleware import IdempotencyMiddleware
 

@@ -7,12 +7,13 @@ import sys
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent, middleware
+from langchain.agents import create_agent
 from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
     ModelCallLimitMiddleware,
     SummarizationMiddleware,
     ToolCallLimitMiddleware,
+    ToolErrorMiddleware,
     ToolRetryMiddleware,
 )
 from langchain_core.messages import AIMessage, ToolMessage
@@ -37,7 +38,6 @@ HELLO: Any = {"messages": [("user", "pay O-1")]}
 PAY = ("pay", {"order_id": "O-1"})
 PAY_TWICE: list[Any] = [calling(PAY, ids=["one"]), calling(PAY, ids=["two"]), "done"]
 # Not in every LangChain that the middleware works with.
-TOOL_ERROR: Any = getattr(middleware, "ToolErrorMiddleware", None)
 ASKS_PER_CALL = "interrupt_mode" in inspect.signature(HumanInTheLoopMiddleware).parameters
 QUICK: Any = {"initial_delay": 0.0, "jitter": False}
 
@@ -141,9 +141,10 @@ async def test_case_17_retries_by_their_defaults_and_a_model_that_is_told(
     assert [str(effect.state) for effect in ashop.ledger.effects()] == ["unknown"]
 
 
-OUTER: list[Any] = [ToolRetryMiddleware(**QUICK)]
-if TOOL_ERROR:
-    OUTER.append(TOOL_ERROR(lambda error, request: "It failed. Please try again."))
+OUTER: list[Any] = [
+    ToolRetryMiddleware(**QUICK),
+    ToolErrorMiddleware(lambda error, request: "It failed. Please try again."),
+]
 
 
 @pytest.mark.parametrize("outer", OUTER, ids=lambda outer: outer.name)
