@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from langgraph_idem.ports import ToolGuard
 
-_SINGLE: Final = "tool_input"
-"""What LangChain calls the one argument of a plain ``Tool``."""
-
 _NEEDS_CONFIG: Final = (StructuredTool, Tool)
 """Their ``_run`` insists on a config, which it hands on to the function if that wants one."""
 
@@ -108,8 +105,8 @@ def _is_async_only(tool: BaseTool) -> bool:
 def _arguments(tool: BaseTool, hidden: str | None) -> _Arguments:
     if isinstance(tool.args_schema, dict):
         return _of_json_schema(tool, tool.args_schema, hidden)
-    if isinstance(tool, Tool) and tool.args_schema is None:
-        model: Any = create_model(f"{tool.name}Input", **{_SINGLE: (str, ...)})
+    if isinstance(tool, Tool) and tool.args_schema is None:  # LangChain's own name of its one text
+        model: Any = create_model(f"{tool.name}Input", tool_input=(str, ...))
     else:
         model = tool.get_input_schema()
     if not issubclass(model, BaseModel):
