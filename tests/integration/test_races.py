@@ -29,14 +29,14 @@ ORDERS = int(os.environ.get("IDEM_TEST_ORDERS", "10000"))
 
 
 @pytest.mark.parametrize("takes", TOOLS)
-def test_eight_processes_on_one_key(shop: Shop, racers: Racers, takes: str) -> None:
+def test_case_28_eight_processes_on_one_key(shop: Shop, racers: Racers, takes: str) -> None:
     """Eight processes let go at once make one effect, and each gets its result."""
     told = racers.run("ship", copies=8, url=shop.url, takes=takes, order_id="O-1")
     assert shop.see("O-1").is_whole()
     assert [each.result for each in told] == shop.see("O-1").numbers * 8
 
 
-def test_sixty_four_threads_on_one_key(shop: Shop) -> None:
+def test_case_28_sixty_four_threads_on_one_key(shop: Shop) -> None:
     """Sixty-four threads of one ledger make one effect, and each gets its result."""
     gate = threading.Barrier(64)
     with Ledger(shop.url) as ledger, ThreadPoolExecutor(64) as pool:
@@ -52,7 +52,7 @@ def test_sixty_four_threads_on_one_key(shop: Shop) -> None:
     assert numbers == shop.see("O-1").numbers * 64
 
 
-async def test_sixty_four_tasks_on_one_key(shop: Shop) -> None:
+async def test_case_28_sixty_four_tasks_on_one_key(shop: Shop) -> None:
     """Sixty-four tasks of one loop make one effect, and each gets its result."""
     async with Ledger(shop.url) as ledger:
         ship = shops.tool(ledger, "async_session")
@@ -162,7 +162,7 @@ def test_the_loser_does_it_when_the_winner_fails(shop: Shop, takes: str) -> None
 
 
 @pytest.mark.parametrize("takes", TOOLS)
-def test_frozen_winner_makes_the_loser_busy(shop: Shop, takes: str) -> None:
+def test_case_28_frozen_winner_makes_the_loser_busy(shop: Shop, takes: str) -> None:
     """A winner that does not end holds nobody longer than ``wait`` seconds: EffectBusy."""
     with staged(shop) as (stage, winner):
         began = time.monotonic()

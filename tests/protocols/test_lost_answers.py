@@ -204,8 +204,8 @@ def test_server_cuts_the_connection_after_the_commit(postgresql: Shop, takes: st
     assert heard == [events.Succeeded]
 
 
-def test_serialization_failure_is_retried_and_never_recorded(postgresql: Shop) -> None:
-    """On a SERIALIZABLE engine a real 40001 runs the whole attempt again."""
+def test_case_45_serialization_failure_is_retried_and_never_recorded(postgresql: Shop) -> None:
+    """On a SERIALIZABLE engine a real 40001 runs the whole attempt again. dbos #679."""
     engine = sa.create_engine(postgresql.url, isolation_level="SERIALIZABLE")
     heard, entered = Heard(), []
     ledger = Ledger(engine, observers=[heard])
@@ -230,7 +230,7 @@ def test_serialization_failure_is_retried_and_never_recorded(postgresql: Shop) -
     engine.dispose()
 
 
-async def test_serialization_failure_is_retried_when_awaiting(postgresql: Shop) -> None:
+async def test_case_45_serialization_failure_is_retried_when_awaiting(postgresql: Shop) -> None:
     """The same, in the other colour."""
     engine = create_async_engine(postgresql.url, isolation_level="SERIALIZABLE")
     heard, entered = Heard(), []

@@ -240,7 +240,7 @@ def test_idempotency_keys_never_change() -> None:
         ),
     ],
 )
-def test_canonical_form(value: Any, written: str) -> None:
+def test_case_42_canonical_form(value: Any, written: str) -> None:
     """These forms are digested in ledgers already: what they are is fixed for version 1."""
     assert keys.canonical_json({"a": value}) == f'{{"a":{written}}}'
 
@@ -275,7 +275,7 @@ def test_order_of_arguments_does_not_matter(arguments: dict[str, Any]) -> None:
 
 
 @given(st.integers(), st.integers())
-def test_integers_of_any_size_stay_whole(one: int, other: int) -> None:
+def test_case_42_integers_of_any_size_stay_whole(one: int, other: int) -> None:
     """Order numbers beyond 2**53 are not rounded into each other."""
     same = keys.canonical_json({"a": one}) == keys.canonical_json({"a": other})
     assert same is (one == other)
@@ -318,7 +318,7 @@ def _loop() -> list[Any]:
         (_loop(), "holds itself"),
     ],
 )
-def test_arguments_without_a_canonical_form(value: Any, words: str) -> None:
+def test_case_42_arguments_without_a_canonical_form(value: Any, words: str) -> None:
     """What two calls could not be compared by is refused, with what to do."""
     with pytest.raises(InvalidArguments, match=words):
         keys.canonical_json({"a": [value]})
