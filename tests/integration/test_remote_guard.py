@@ -89,7 +89,7 @@ async def test_a_structured_tool_in_both_colours(ledger: Ledger) -> None:
     made = StructuredTool.from_function(sent.send, name="send", description="Send an invoice.")
     safe = ledger.guard(made, **KEY)
     assert (safe.name, safe.description) == (made.name, made.description)
-    assert safe.tool_call_schema.model_json_schema() == made.tool_call_schema.model_json_schema()
+    assert safe.args == made.args
     assert [safe.invoke(GIVEN), await safe.ainvoke(GIVEN)] == ["sent 1", "sent 1"]
     assert sent.calls == [("Ann", "I-1", 1)]
     await ledger.aclose()
@@ -157,7 +157,12 @@ def test_the_config_is_passed_through(ledger: Ledger) -> None:
 def test_a_tool_with_one_text(ledger: Ledger) -> None:
     """LangChain's plain ``Tool``: called by text or by name."""
     calls: list[str] = []
-    made = Tool("shout", lambda text: calls.append(text) or f"{text}!", "Shout.")
+
+    def shout(text: str) -> str:
+        calls.append(text)
+        return f"{text}!"
+
+    made = Tool("shout", shout, "Shout.")
     safe = ledger.guard(made, key=("tool_input",))
     assert [safe.invoke("a"), safe.invoke({"tool_input": "a"})] == ["a!", "a!"]
     assert calls == ["a"]

@@ -56,7 +56,7 @@ class Shop:
 
     def __init__(self, ledger: Ledger, **options: Any) -> None:
         self.sent: list[str] = []
-        self.does: list[Callable[[], Any]] = []
+        self.does: list[Callable[[Effect], Any]] = []
         self.asked = 0
         self.finds: Any = DONT_KNOW
         if "lookup" in options:
@@ -65,9 +65,8 @@ class Shop:
 
         @ledger.remote(key=("order_id",), operation="ship", **chosen)
         def ship(effect: Effect, /, order_id: str, cents: int = 5) -> int:
-            if self.does and self.does[0] is not _act:
-                step = self.does.pop(0)
-                return int(step(effect) if step is _interrupted_after else step())
+            if self.does:
+                return int(self.does.pop(0)(effect))
             return self.act(effect)
 
         self.ship: Callable[..., int] = ship
@@ -82,14 +81,10 @@ class Shop:
         return self.finds(effect) if callable(self.finds) else self.finds
 
 
-def _act() -> None:
-    """Nothing is in the way."""
+def raising(error: BaseException) -> Callable[[object], Any]:
+    """Make a step, or a look-up, that fails."""
 
-
-def raising(error: BaseException) -> Callable[[], Any]:
-    """Make a step that fails."""
-
-    def fail() -> None:
+    def fail(_effect: object) -> None:
         raise error
 
     return fail
@@ -161,7 +156,7 @@ def test_a_classification_that_fails_is_unknown(
     ledger: Ledger, witness: Witness, answer: Any
 ) -> None:
     """A mistake in classify= costs neither the record nor the effect's safety."""
-    shop = Shop(ledger, classify=lambda _error: answer() if callable(answer) else answer)
+    shop = Shop(ledger, classify=lambda error: answer(error) if callable(answer) else answer)
     shop.does = [raising(Lost())]
     with pytest.raises(OutcomeUnknown):
         shop.ship("O-1")
@@ -197,7 +192,7 @@ def test_an_interrupt_before_the_key_was_taken_undoes_the_claim(
 def test_an_interrupt_after_the_key_was_taken_is_unknown(ledger: Ledger, witness: Witness) -> None:
     """The key was handed out for sending: nobody can know whether it was sent."""
     shop = Shop(ledger)
-    shop.does = [_interrupted_after]  # type: ignore[list-item]  # it wants the effect
+    shop.does = [_interrupted_after]
     with pytest.raises(GraphInterrupt):
         shop.ship("O-1")
     assert witness.state("O-1") is State.UNKNOWN
@@ -313,7 +308,7 @@ def test_the_same_key_is_sent_again_while_it_is_kept(ledger: Ledger, witness: Wi
     """A lost answer is made good within the same call, by the very same key."""
     shop = Shop(ledger, provider_keeps_key=DAY)
 
-    def acts_and_loses() -> None:
+    def acts_and_loses(_effect: Effect) -> None:
         shop.sent.append("first")
         raise Lost
 
@@ -419,7 +414,7 @@ def test_whatever_else_a_look_up_says_it_does_not_know(
     """None, an answer of a wrong type, a failure: none of them is "absent"."""
     shop = Shop(ledger, lookup=True)
     is_step = callable(answer) and answer is not Found
-    shop.finds = (lambda _effect: answer()) if is_step else (lambda _effect: answer)
+    shop.finds = answer if is_step else (lambda _effect: answer)
     shop.does = [raising(Lost())]
     with pytest.raises(OutcomeUnknown):
         shop.ship("O-1")
@@ -442,13 +437,18 @@ def test_found_without_a_result_is_a_success_all_the_same(ledger: Ledger, witnes
 def test_a_look_up_is_told_all_arguments(witness: Witness) -> None:
     """Defaults and ignored ones included, whether arguments are kept in the ledger or not."""
     told: list[Effect] = []
+
+    def find(effect: Effect) -> Any:
+        told.append(effect)
+        return Found(1)
+
     with Ledger(witness.url, keep_arguments=False) as ledger:
 
         @ledger.remote(
             key=("order_id",),
             operation="ship",
             ignore=("memo",),
-            lookup=lambda effect: told.append(effect) or Found(1),
+            lookup=find,
         )
         def ship(effect: Effect, /, order_id: str, memo: str, currency: str = "eur") -> int:
             raise Lost
@@ -561,7 +561,7 @@ def test_a_late_answer_outweighs_the_holders_refusal(ledger: Ledger, witness: Wi
         assert third.ship("O-1") == kept
         assert third.sent == []
 
-    def testify() -> None:
+    def testify(_effect: Effect) -> None:
         with witness.engine.begin() as conn:
             conn.exec_driver_sql(f"update idem_effects set evidence = '{kept}'")
         raise Lost

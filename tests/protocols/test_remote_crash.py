@@ -67,8 +67,10 @@ def _by_exception(witness: Witness, api: Provider, colour: str, kind: type[Fuse]
 
 def _by_sigkill(witness: Witness, api: Provider, colour: str, racers: Racers) -> Dies:
     def dies(order_id: str, at: int) -> bool:
-        what = {"path": str(api.path), "kind": api.kind, "colour": colour, "order_id": order_id}
-        (finish,) = racers.run("tests.support.provider:die", url=witness.url, at=at, **what)
+        what: dict[str, Any] = {"path": str(api.path), "kind": api.kind, "colour": colour}
+        (finish,) = racers.run(
+            "tests.support.provider:die", url=witness.url, order_id=order_id, at=at, **what
+        )
         assert finish.killed_by in {0, signal.SIGKILL}, finish
         assert finish.failure is None, finish
         return finish.killed_by == signal.SIGKILL

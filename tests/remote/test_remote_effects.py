@@ -183,7 +183,7 @@ def test_a_killed_worker(way: Way, witness: Witness, racers: Racers, place: str)
     """Killed at any moment around the call: the next worker settles it, or a person does."""
     if place not in KILLS:
         way.strike("hang")
-    what = {"at": way.at, "key": KEY, "place": KILLS.get(place)}
+    what: dict[str, Any] = {"at": way.at, "key": KEY, "place": KILLS.get(place)}
     (finish,) = racers.run("tests.support.remote_effects:die", url=witness.url, **what)
     assert finish.killed_by == signal.SIGKILL, finish
     way.proxy.clear()

@@ -79,12 +79,12 @@ class Provider:
 
 def tool(ledger: Ledger, provider: Provider, colour: str, **options: Any) -> Callable[[str], Any]:
     """Make the tool that calls the provider."""
-    able: dict[str, Any] = {
+    abilities: dict[str, dict[str, Any]] = {
         "keys": {"provider_keeps_key": 24 * 3600},
         "lookup": {"lookup": lambda effect: provider.find(effect.idempotency_key)},
         "neither": {},
-    }[provider.kind]
-    chosen = {"lease": LEASE, "on_unknown": "raise", **able, **options}
+    }
+    chosen = {"lease": LEASE, "on_unknown": "raise", **abilities[provider.kind], **options}
     guard: Any = ledger.remote(key=("order_id",), operation="ship", **chosen)
 
     def ship(effect: Effect, /, order_id: str) -> int:
