@@ -27,6 +27,7 @@ class Call:
         origin: Who asked.
         lease_seconds: How long a claim of a remote effect is presumed alive; None: for ever.
         told: All arguments that callers see, defaults included, as JSON; never kept.
+        needs_approval: True as long as nobody has approved it who has to: it must not begin.
         approved_by: Who approved it, where a person was asked; recorded with the claim.
         approval_note: What that person wrote.
 
@@ -42,6 +43,7 @@ class Call:
     origin: Origin = Origin()
     lease_seconds: float | None = None
     told: str = "{}"
+    needs_approval: bool = False
     approved_by: str | None = None
     approval_note: str | None = None
 
@@ -75,6 +77,11 @@ class Seen:
 @dataclass(frozen=True)
 class Execute:
     """The effect is ours to bring about."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """It would be ours, but a person has to approve it first."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,7 @@ class Verify:
     found: Seen
 
 
-Decision = Execute | Replay | Failed | Busy | Changed | Verify
+Decision = Execute | Ask | Replay | Failed | Busy | Changed | Verify
 
 
 def decide(found: Seen | None, call: Call) -> Decision:
@@ -130,10 +137,10 @@ def decide(found: Seen | None, call: Call) -> Decision:
 
     """
     if found is None:
-        return Execute()
+        return Ask() if call.needs_approval else Execute()
     record = found.record
     if record.state is State.RELEASED:
-        return Verify(found)
+        return Ask() if call.needs_approval else Verify(found)
     if record.fingerprint != call.fingerprint:
         return Changed(record)
     if record.state is State.SUCCEEDED:

@@ -223,7 +223,10 @@ class ApprovalRejected(IdempotencyError):
     def for_model(self) -> str | None:
         """Say that a person said no, and why."""
         why = f" ({self.note})" if self.note else ""
-        return f"Nothing was done. A person rejected {self.operation} for {self.key}{why}."
+        return (
+            f"Nothing was done. A person rejected {self.operation} for {self.key}{why}. Do not "
+            "call it again unless the user asks for it."
+        )
 
 
 class ErrorReported(Exception):

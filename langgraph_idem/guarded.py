@@ -133,9 +133,9 @@ class Guarded:
         context = self.host().context()
         call = self.operation.call(bound, context, keep_arguments=self.keep_arguments)
         if self._needs_approval(bound):
-            call = await self._approved(site, call, context)
+            call = replace(call, needs_approval=True)
         try:
-            done = await self._done(site, call, context)
+            done = await self._permitted(site, call, context, bound)
         except (RecordedFailure, OutcomeUnknown, EffectBusy) as error:
             context.receipts.append(_receipt(call, _OUTCOMES[type(error)], replayed=True))
             raise
@@ -143,27 +143,34 @@ class Guarded:
             return error.result
         return self._delivered(call, context, done)
 
+    async def _permitted(
+        self, site: Site, call: Call, context: CallContext, bound: inspect.BoundArguments
+    ) -> protocols.Done:
+        """Carry it out; ask a person only where it would begin, which the ledger alone can tell."""
+        try:
+            return await self._done(site, call, context)
+        except protocols.ApprovalNeeded:
+            approved = self._approved(call, context, bound)
+        return await self._done(site, approved, context)
+
     def _needs_approval(self, bound: inspect.BoundArguments) -> bool:
         if callable(self.approval):
             bound.apply_defaults()
             return bool(self.approval(dict(bound.arguments)))
         return self.approval
 
-    async def _approved(self, site: Site, call: Call, context: CallContext) -> Call:
-        """Ask a person before the claim, unless the effect is past that.
+    def _approved(self, call: Call, context: CallContext, bound: inspect.BoundArguments) -> Call:
+        """Ask a person, while nothing is claimed and no transaction is open.
 
         The question is about this key and these arguments; the answer is recorded with the claim,
         in the transaction of the effect.
         """
-        seen = await self._looked(site, call)
-        if seen is not None and seen.record.state is not State.RELEASED:
-            return call
         if not context.can_ask:
             raise ConfigurationError(
                 f"{call.operation} needs a person's approval, but there is nobody to ask: run it "
                 "in a graph with a checkpointer and a thread_id. Nothing was done."
             )
-        answer = self.host().ask(_approval_question(call))
+        answer = self.host().ask(_approval_question(call, self.operation.shown(bound)))
         if answer.choice != APPROVE:
             raise ApprovalRejected(
                 f"{call.operation} for {call.key} was rejected by {answer.by or 'a person'}.",
@@ -172,7 +179,12 @@ class Guarded:
                 by=answer.by,
                 note=answer.note,
             )
-        return replace(call, approved_by=answer.by or UNNAMED, approval_note=answer.note)
+        return replace(
+            call,
+            needs_approval=False,
+            approved_by=answer.by or UNNAMED,
+            approval_note=answer.note,
+        )
 
     async def _done(self, site: Site, call: Call, context: CallContext) -> protocols.Done:
         """Carry the effect out; where nobody can know, ask a person if one can be asked."""
@@ -292,7 +304,7 @@ def _question(call: Call, record: EffectRecord) -> Question:
     )
 
 
-def _approval_question(call: Call) -> Question:
+def _approval_question(call: Call, arguments: dict[str, Any]) -> Question:
     about = json.dumps([APPROVAL, call.scope, call.operation, call.key, call.fingerprint])
     return Question(
         id=hashlib.sha256(about.encode()).hexdigest()[:16],
@@ -301,7 +313,7 @@ def _approval_question(call: Call) -> Question:
         operation=call.operation,
         key=call.key,
         fingerprint=call.fingerprint,
-        arguments=json.loads(call.arguments) if call.arguments else {},
+        arguments=arguments,
         description=f"May {call.operation} for {call.key} be done with these arguments?",
         choices=(APPROVE, REJECT),
         origin=call.origin,

@@ -153,6 +153,7 @@ class Ledger:
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             shape = operations.shape_of(function, installed_host(), "ledger.transactional")
             operations.check_policy(refusals, on_replay, shape)
+            operations.check_approval(approval, shape)
             made = operations.operation_of(
                 Kind.TRANSACTIONAL, shape, name=operation, key=key, scope=scope, ignore=ignore
             )
@@ -214,6 +215,7 @@ class Ledger:
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             shape = operations.shape_of(function, installed_host(), "ledger.remote")
             operations.check_policy(refusals, on_replay, shape)
+            operations.check_approval(approval, shape)
             operations.check_remote(on_unknown, lookup, classify, shape)
             made = operations.operation_of(
                 Kind.REMOTE,

@@ -119,6 +119,18 @@ class Operation:
                 plain |= json.loads(keys.canonical_json({name: bound.arguments[name]}))
         return json.dumps(plain)
 
+    def shown(self, bound: inspect.BoundArguments) -> dict[str, Any]:
+        """Return all that the caller gave, defaults included, as a person is to see it.
+
+        What has no plain form is left out; it can only be an argument that does not matter.
+        """
+        bound.apply_defaults()
+        plain: dict[str, Any] = {}
+        for name in self.shape.visible:
+            with contextlib.suppress(InvalidArguments, KeyError):
+                plain |= json.loads(keys.canonical_json({name: bound.arguments[name]}))
+        return plain
+
     def _that_matter(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         """Leave out what is ignored, injected, or equal to its default.
 
@@ -377,6 +389,22 @@ def check_policy(refusals: Any, on_replay: Any, shape: Shape) -> None:
         raise ConfigurationError(
             f"on_replay= of {shape.name} is 'return', 'raise' or a callable that gets the "
             f"receipt; it is {on_replay!r}."
+        )
+
+
+def check_approval(approval: Any, shape: Shape) -> None:
+    """Check what would otherwise let everything pass, or nothing.
+
+    Raises:
+        ConfigurationError: It is neither True, False nor a sync function.
+
+    """
+    if inspect.iscoroutinefunction(approval) or not (
+        isinstance(approval, bool) or callable(approval)
+    ):
+        raise ConfigurationError(
+            f"approval= of {shape.name} is True, False or a plain function (def) that gets the "
+            f"arguments as a dict and returns whether a person is to be asked; it is {approval!r}."
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from langgraph_idem import events
 from langgraph_idem.decisions import (
+    Ask,
     Busy,
     Call,
     Changed,
@@ -104,6 +105,10 @@ class Done:
 
     value: Any
     record: EffectRecord | None = None
+
+
+class ApprovalNeeded(IdempotencyError):
+    """A person has to approve it before it begins. It never leaves the library, which then asks."""
 
 
 async def transactional(site: Site, call: Call, rules: Rules) -> Done:
@@ -246,6 +251,10 @@ def settled(decision: Decision, call: Call, rules: Rules) -> Done:
 def refusal_of(decision: Decision, call: Call) -> IdempotencyError:
     """Put into words why a call neither runs nor is answered with a recorded result."""
     match decision:
+        case Ask():
+            return ApprovalNeeded(
+                f"{call.operation} for {call.key} needs a person's approval before it begins."
+            )
         case Changed(record):
             return _changed(record, call)
         case Failed(record):

@@ -164,9 +164,10 @@ async def _claim(site: Site, call: Call, rules: RemoteRules) -> Decision:
     async def once(site: Site, call: Call, rules: Rules) -> Decision:
         async with site.transaction() as tx:
             seen = await tx.sql(lambda conn: rules.statements.claim(conn, call))
-            if seen is None:
+            decision = decide(seen, call)
+            if seen is None and isinstance(decision, Execute):
                 await tx.commit()
-            return decide(seen, call)
+            return decision
 
     try:
         return await persistently(site, call, rules, once)
