@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from langgraph.types import Command, Interrupt
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from langgraph_idem import ConfigurationError, Effect, EffectRecord, State
+from langgraph_idem import ConfigurationError, Effect, EffectRecord, State, Verdict
 from langgraph_idem.testing import ScriptedChatModel
 from langgraph_idem.tools.answers import answer
 from tests.support.cases import (
@@ -390,3 +392,43 @@ def test_the_approval_is_lost_with_its_transaction(business: Business) -> None:
     graph.invoke(Command(resume=answer(questions(graph)[0], "approve", by="bob")), CONFIG)
     assert record_of(business).approved_by == "bob"
     assert business.payments == ONCE
+
+
+def test_what_is_let_go_meanwhile_is_asked_about(business: Business) -> None:
+    """A call that waited behind another attempt asks before it takes that one's place.
+
+    The other attempt began by its own right (here: nobody had to be asked then) and ended without
+    having done anything; that is no approval for the one that waited.
+    """
+    sending, release, needed = threading.Event(), threading.Event(), [False, True]
+
+    def send(effect: Effect, /, order_id: str, cents: int) -> str:
+        assert effect.idempotency_key
+        if not sending.is_set():
+            sending.set()
+            assert release.wait(30)
+            raise ConnectionError("not sent")
+        business.pay(order_id, cents)
+        return "paid"
+
+    guard: Any = business.ledger.remote(
+        key=("order_id",),
+        operation="pay",
+        approval=lambda _: needed.pop(0) if needed else True,
+        classify=lambda _: Verdict.NOT_SENT,
+    )
+    made: Any = StructuredTool.from_function(func=guard(send), name="pay", description="Pay.")
+    graph = agent("create_react_agent", SCRIPT, [made], business, InMemorySaver())
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(made.func, order_id="O-1", cents=5)
+        assert sending.wait(30)
+        second = pool.submit(graph.invoke, HELLO, CONFIG)
+        release.set()
+        with pytest.raises(ConnectionError):
+            first.result(30)
+        second.result(30)
+    (asked,) = questions(graph)
+    assert business.payments == []
+    graph.invoke(Command(resume=answer(asked, "approve", by="ann")), CONFIG)
+    assert business.payments == ONCE
+    assert record_of(business).approved_by == "ann"

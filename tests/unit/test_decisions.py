@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from langgraph_idem.decisions import (
+    Ask,
     Busy,
     Call,
     Changed,
@@ -123,9 +124,18 @@ def test_the_table_of_transitions() -> None:
         (Origin("t", "m", "c"), Origin("t", "m", "c"), Relation.SAME_CALL),
         (Origin("t", "m", "c"), Origin("t", "n", "c"), Relation.SAME_THREAD),
         (Origin("t"), Origin("t"), Relation.SAME_THREAD),
+        (Origin("t", None, "c"), Origin("t", None, "c"), Relation.SAME_THREAD),
         (Origin("t", "m", "c"), Origin("u", "m", "c"), Relation.OTHER_THREAD),
     ],
 )
 def test_relation_of_two_calls(earlier: Origin, later: Origin, relation: Relation) -> None:
     """The same tool_call_id in another message is another call: providers number anew."""
     assert earlier.relation_of(later) is relation
+
+
+def test_what_needs_approval_never_begins_without() -> None:
+    """Where it would begin, or begin anew, a person is asked; what is there stands as it is."""
+    call = dataclasses.replace(CALL, needs_approval=True)
+    assert decide(None, call) == Ask()
+    assert decide(Seen(_record(State.RELEASED), BEGAN), call) == Ask()
+    assert isinstance(decide(Seen(_record(State.SUCCEEDED), BEGAN), call), Replay)
