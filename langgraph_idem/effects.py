@@ -97,12 +97,16 @@ class Origin:
     tool_call_id: str | None = None
 
     def relation_of(self, later: Origin) -> Relation:
-        """Tell how a later call is related to this one, as far as the ids can tell."""
+        """Tell how a later call is related to this one, as far as the ids can tell.
+
+        A resume, time travel and a fork leave both ids of a call as they were: they are the same
+        call. An id of the call alone proves nothing, for some providers number anew each turn.
+        """
         if self.thread_id is None or later.thread_id is None:
             return Relation.NOT_KNOWN
         if self.thread_id != later.thread_id:
             return Relation.OTHER_THREAD
-        if self.tool_call_id is not None and self == later:
+        if None not in {self.message_id, self.tool_call_id} and self == later:
             return Relation.SAME_CALL
         return Relation.SAME_THREAD
 
