@@ -9,6 +9,8 @@ import asyncio
 import fcntl
 import json
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -174,3 +176,23 @@ def die(
     """Call once in a process of its own, killed at a boundary. A job of the racers."""
     with crash.fused(crash.Fuse(at, crash.kill)):
         return told(url, Provider(Path(path), kind), colour, order_id)
+
+
+def race(url: str, racer: int, path: str, kind: str, colour: str, order_id: str) -> int:
+    """Call once, and wait for whoever is faster. A job of the racers."""
+    return call(url, Provider(Path(path), kind), colour, order_id, wait=30)
+
+
+class Freezing(Provider):
+    """A provider whose caller is frozen by SIGSTOP after it has acted."""
+
+    def act(self, key: str, order_id: str) -> int:
+        """Act, then stand still until somebody sends SIGCONT."""
+        number = super().act(key, order_id)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return number
+
+
+if __name__ == "__main__":  # URL PATH KIND COLOUR ORDER: a worker that freezes
+    url_, path_, kind_, colour_, order_ = sys.argv[1:]
+    sys.stdout.write(str(told(url_, Freezing(Path(path_), kind_), colour_, order_)))
