@@ -218,6 +218,35 @@ async def test_a_time_out_after_dispatch_is_written_down(witness: Witness, *, wi
     assert (len(sent), witness.state("O-1")) == (1, State.UNKNOWN)
 
 
+@pytest.mark.parametrize(
+    ("statement", "state"), [("lose", State.UNKNOWN), ("complete", State.SUCCEEDED)]
+)
+async def test_a_cancel_while_the_outcome_is_recorded(
+    witness: Witness, statement: str, state: State
+) -> None:
+    """However often it is cancelled: what is known is written down before the cancel goes on."""
+    async with Ledger(witness.url) as ledger:
+
+        @ledger.remote(key=("order_id",), operation="ship")
+        async def ship(effect: Effect, /, order_id: str) -> None:
+            if state is State.UNKNOWN:
+                raise asyncio.CancelledError
+
+        record = getattr(ledger._statements, statement)
+
+        def cancelled_meanwhile(*args: Any) -> Any:
+            loop.call_soon_threadsafe(task.cancel)
+            time.sleep(0.1)  # in the driver's thread, where there is one: the cancel comes first
+            return record(*args)
+
+        loop = asyncio.get_running_loop()
+        setattr(ledger._statements, statement, cancelled_meanwhile)
+        task: asyncio.Task[Any] = asyncio.ensure_future(ship("O-1"))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert witness.state("O-1") is state
+
+
 async def test_cancelled_before_anything_was_sent(witness: Witness) -> None:
     """A cancel right after the claim's commit takes the claim back: nothing is open."""
     async with Ledger(witness.url) as ledger:
