@@ -396,7 +396,11 @@ def main() -> None:
     print("|", " | ".join(["the tool runs again because of", *IDS]), "|")
     print("|", " | ".join(["---"] * (len(IDS) + 1)), "|")
     for name, event in EVENTS.items():
-        print("|", " | ".join([name, *measured(event)]), "|", flush=True)
+        try:
+            ids = measured(event)
+        except ModuleNotFoundError as missing:
+            ids = [f"(needs {missing.name})"] * len(IDS)
+        print("|", " | ".join([name, *ids]), "|", flush=True)
 
 
 if __name__ == "__main__":
