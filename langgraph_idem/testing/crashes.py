@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Step = Literal[
+    "begin",
     "claim",
     "effect",
     "complete",
@@ -36,15 +37,16 @@ Step = Literal[
 ]
 """A step of an effect.
 
-``claim``: its row is inserted, or found. ``effect``: your function runs. ``complete``: its success
-is written. ``commit``: a transaction is committed; a transactional effect has one, a remote one
-has two, the intent and the outcome. ``lookup``: the provider is asked. ``fail``, ``lose``,
-``release``: another end is written (refused; unknown; nothing happened). ``take_over``, ``renew``:
+``begin``: a transaction is begun. ``claim``: the effect's row is inserted, or found. ``effect``:
+your function runs. ``complete``: its success is written. ``commit``: a transaction is committed; a
+transactional effect has one, a remote one has two, the intent and the outcome. ``lookup``: the
+provider is asked. ``fail``, ``lose``, ``release``: another end is written (refused; unknown;
+nothing happened). ``take_over``, ``renew``:
 a remote effect is taken over from an attempt that is gone; its lease begins anew.
 """
 
 _STEPS = get_args(Step)
-_WRITTEN = tuple(step for step in _STEPS if step not in {"effect", "commit", "lookup"})
+_WRITTEN = tuple(step for step in _STEPS if step not in {"begin", "effect", "commit", "lookup"})
 """Steps that are statements of the ledger's."""
 
 
@@ -229,8 +231,9 @@ class _CrashingSite:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        self.due.check_alive()
+        self.due.reach("before begin")
         async with self.inner.transaction() as opened:
+            self.due.reach("after begin")
             yield _CrashingTransaction(opened, self.due)
 
     async def call(self, effect: Effect) -> Any:

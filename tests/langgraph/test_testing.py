@@ -42,8 +42,8 @@ from tests.support.cases import CONFIG, HELLO, PAY_ONE, Business, agent, asks, p
 
 ONCE = [("O-1", 5)]
 SCRIPT = [asks(PAY_ONE), "Paid."]
-TRANSACTIONAL = ("claim", "effect", "complete", "commit")
-REMOTE = ("claim", "commit", "effect", "complete", "commit")
+TRANSACTIONAL = ("begin", "claim", "effect", "complete", "commit")
+REMOTE = ("begin", "claim", "commit", "effect", "begin", "complete", "commit")
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ async def test_a_remote_effect_survives_a_crash_at_every_step(
         return Found("refunded") if effect.idempotency_key in sent else None
 
     tool = refund_tool(business, sent, colour, lookup=lookup, lease=60, wait=0)
-    crashing: dict[str, Any] = {when: step, "nth": 2 if number > 5 and step == "commit" else 1}
+    crashing: dict[str, Any] = {when: step, "nth": places(REMOTE)[: number + 1].count(place)}
     with crash(business.ledger, **crashing) as died:
         await called(tool, colour)
     assert died.passed == places(REMOTE)[: number + 1]
@@ -156,7 +156,7 @@ async def test_a_remote_effect_survives_a_crash_at_every_step(
 
 def test_a_place_that_is_not_reached_fails_the_test(business: Business) -> None:
     """A crash that does not come is no passed test; the message names what was passed."""
-    nothing = r"'before lookup' was not reached 1 time.*Passed were: before claim, .*after commit"
+    nothing = r"'before lookup' was not reached 1 time.*Passed were: before begin, .*after commit"
     with pytest.raises(AssertionError, match=nothing), crash(business.ledger, before="lookup"):
         pay_tool(business).invoke({"order_id": "O-1"})
 
@@ -195,7 +195,7 @@ def test_what_another_worker_does_at_that_moment(business: Business) -> None:
     def overtaken() -> None:
         pay_tool(other).invoke({"order_id": "O-1"})
 
-    with crash(business.ledger, before="claim", by=overtaken) as staged:
+    with crash(business.ledger, before="begin", by=overtaken) as staged:
         pay_tool(business).invoke({"order_id": "O-1"})
     assert staged.happened
     assert not staged.is_dead
