@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from typing_extensions import Self
 
-from langgraph_idem import keys, operations, protocols
+from langgraph_idem import checks, keys, operations, protocols, shapes
 from langgraph_idem.classify import classify as classify_by_name
 from langgraph_idem.codec import PydanticCodec
 from langgraph_idem.decisions import Word
@@ -151,9 +151,9 @@ class Ledger:
         """
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-            shape = operations.shape_of(function, installed_host(), "ledger.transactional")
-            operations.check_policy(refusals, on_replay, shape)
-            operations.check_approval(approval, shape)
+            shape = shapes.shape_of(function, installed_host(), "ledger.transactional")
+            checks.check_policy(refusals, on_replay, shape)
+            checks.check_approval(approval, shape)
             made = operations.operation_of(
                 Kind.TRANSACTIONAL, shape, name=operation, key=key, scope=scope, ignore=ignore
             )
@@ -213,10 +213,10 @@ class Ledger:
         """
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-            shape = operations.shape_of(function, installed_host(), "ledger.remote")
-            operations.check_policy(refusals, on_replay, shape)
-            operations.check_approval(approval, shape)
-            operations.check_remote(on_unknown, lookup, classify, shape)
+            shape = shapes.shape_of(function, installed_host(), "ledger.remote")
+            checks.check_policy(refusals, on_replay, shape)
+            checks.check_approval(approval, shape)
+            checks.check_remote(on_unknown, lookup, classify, shape)
             made = operations.operation_of(
                 Kind.REMOTE,
                 shape,
@@ -224,9 +224,9 @@ class Ledger:
                 key=key,
                 scope=scope,
                 ignore=ignore,
-                lease=operations.seconds_of("lease", lease, shape),
+                lease=checks.seconds_of("lease", lease, shape),
             )
-            kept = operations.seconds_of("provider_keeps_key", provider_keeps_key, shape)
+            kept = checks.seconds_of("provider_keeps_key", provider_keeps_key, shape)
             rules = RemoteRules(
                 **self._common(made),
                 refusals=refusals,
@@ -303,7 +303,7 @@ class Ledger:
         *,
         is_async: bool,
     ) -> Callable[..., Any]:
-        function = operations.function_of(do, operation, tuple(arguments or ()), is_async=is_async)
+        function = shapes.function_of(do, operation, tuple(arguments or ()), is_async=is_async)
         takes_effect = function.__annotations__["first"] is Effect
         decorator: Any = self.remote if takes_effect else self.transactional
         made: Callable[..., Any] = decorator(
@@ -331,7 +331,7 @@ class Ledger:
             ConfigurationError: With what to write instead.
 
         """
-        operations.check_guard(kind)
+        checks.check_guard(kind)
         return installed_host().guard(tool, ToolGuard(pass_key_as, self.remote(**options)))
 
     def effect(
@@ -511,6 +511,6 @@ def _classified(
 def _word(
     operation: str, outcome: State | str, result: Any, note: str | None, by: str | None
 ) -> Word:
-    said = operations.outcome_of(outcome)
+    said = checks.outcome_of(outcome)
     text = None if result is None else PydanticCodec(operation, Any).encode(result)
     return Word(said, text, by, note)

@@ -24,7 +24,7 @@ LAYERS = (
     {"ports"},
     {"sql"},
     {"protocols", "remote", "staged", "resolving"},
-    {"operations", "guarded", "decorators", "ledger"},
+    {"shapes", "checks", "operations", "guarded", "decorators", "ledger"},
     {"tools", "react", "workers", "admin", "telemetry", "testing"},
     {"cli", "web", "__main__"},
     {"__init__"},
