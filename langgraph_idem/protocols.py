@@ -20,6 +20,7 @@ from langgraph_idem.decisions import (
     Verify,
     decide,
 )
+from langgraph_idem.effects import State
 from langgraph_idem.errors import (
     ArgumentsChanged,
     EffectBusy,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from langgraph_idem.codec import Codec
     from langgraph_idem.effects import EffectRecord
-    from langgraph_idem.ports import Site, Statements
+    from langgraph_idem.ports import Site, Statements, Transaction
 
 T = TypeVar("T")
 
@@ -131,8 +132,7 @@ async def _transactional_once(site: Site, call: Call, rules: Rules) -> Done:
     refusal: BaseException
     try:
         async with site.transaction() as tx:
-            found = await tx.sql(lambda conn: rules.statements.claim(conn, call))
-            decision = decide(found, call)
+            decision = await _claimed(tx, call, rules)
             if not isinstance(decision, Execute):
                 return settled(decision, call, rules)
             value = rules.checked(await tx.tool())
@@ -149,15 +149,26 @@ async def _transactional_once(site: Site, call: Call, rules: Rules) -> Done:
     return await _refuse(site, call, rules, refusal)
 
 
+async def _claimed(tx: Transaction, call: Call, rules: Rules) -> Decision:
+    """Claim the effect; one that a person has released is taken over in the same transaction."""
+    decision = decide(await tx.sql(lambda conn: rules.statements.claim(conn, call)), call)
+    if not isinstance(decision, Verify) or decision.found.record.state is not State.RELEASED:
+        return decision
+    released = decision.found.record
+    if not await tx.sql(lambda conn: rules.statements.take_over(conn, call, released)):
+        raise AttemptLost(Fault.CONTENTION, LedgerError("Somebody else took it over first."))
+    return Execute()
+
+
 async def _refuse(site: Site, call: Call, rules: Rules, refusal: BaseException) -> Done:
     """Record a business refusal, after what the tool wrote was rolled back, and raise it.
 
     Somebody else may have settled the effect since; then that is the answer.
     """
     async with site.transaction() as tx:
-        found = await tx.sql(lambda conn: rules.statements.claim(conn, call))
-        if found is not None:
-            return settled(decide(found, call), call, rules)
+        decision = await _claimed(tx, call, rules)
+        if not isinstance(decision, Execute):
+            return settled(decision, call, rules)
         reason = words_of(refusal)
         await tx.sql(lambda conn: _must_be_ours(rules.statements.fail(conn, call, reason)))
         await tx.commit()

@@ -635,3 +635,30 @@ async def test_cancel_at_every_boundary(shop: Shop) -> None:
         assert shop.see(order_id).numbers == [shipped.number]
     assert pool.checkedout() == 0
     await engine.dispose()
+
+
+# --- what a person releases -----------------------------------------------------------------------
+
+
+def test_what_a_person_released_takes_hold_at_the_next_call(shop: Shop, ledger: Ledger) -> None:
+    """A claim that a raw COMMIT has torn off is settled by a person, and is not stuck."""
+    torn = [True]
+
+    @ledger.transactional(key=("order_id",), operation="ship")
+    def ship(conn: sa.Connection, /, order_id: str, note: str = "") -> str:
+        if torn.pop() if torn else False:
+            conn.exec_driver_sql("COMMIT")
+            raise OutOfStock
+        conn.execute(_insert(order_id, note))
+        return order_id
+
+    with pytest.raises(OutOfStock):
+        ship("O-1")
+    assert ledger.resolve("ship", "O-1", "released", by="ann").state is State.RELEASED
+
+    assert ship("O-1", note="again") == "O-1"
+
+    record = ledger.effect("ship", "O-1")
+    assert record is not None
+    assert (record.state, record.attempts, record.resolved_by) == (State.SUCCEEDED, 2, "ann")
+    assert shop.count() == 1
