@@ -27,10 +27,11 @@ def check_policy(refusals: Any, on_replay: Any, shape: Shape) -> None:
             f"refusals= of {shape.name} is a tuple of exception classes, like (OutOfStock,); it "
             f"is {refusals!r}."
         )
-    if not callable(on_replay) and on_replay not in {"return", "raise"}:
+    is_async = inspect.iscoroutinefunction(on_replay)
+    if is_async or (not callable(on_replay) and on_replay not in {"return", "raise"}):
         raise ConfigurationError(
-            f"on_replay= of {shape.name} is 'return', 'raise' or a callable that gets the "
-            f"receipt; it is {on_replay!r}."
+            f"on_replay= of {shape.name} is 'return', 'raise' or a plain function (def) that "
+            f"gets the receipt; it is {on_replay!r}."
         )
 
 

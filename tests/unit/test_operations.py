@@ -119,6 +119,10 @@ def test_functions_that_cannot_be_guarded(guard: Any, function: Any, words: str)
         guard(function)
 
 
+async def _async_policy(receipt: Any) -> Any:
+    """Return what nobody would await."""
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -132,7 +136,8 @@ def test_functions_that_cannot_be_guarded(guard: Any, function: Any, words: str)
         ({"refusals": ValueError}, "tuple of exception classes"),
         ({"refusals": [ValueError]}, "tuple of exception classes"),
         ({"refusals": (ValueError("x"),)}, "tuple of exception classes"),
-        ({"on_replay": "rais"}, "'return', 'raise' or a callable"),
+        ({"on_replay": "rais"}, "'return', 'raise' or a plain function"),
+        ({"on_replay": _async_policy}, "'return', 'raise' or a plain function"),
     ],
 )
 def test_options_that_cannot_work(guard: Any, options: dict[str, Any], words: str) -> None:
