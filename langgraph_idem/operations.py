@@ -177,7 +177,8 @@ def _per_call(context: CallContext, operation: str) -> tuple[str, str, str]:
 
 def _asked(spec: Callable[..., Any], arguments: Mapping[str, Any], context: CallContext) -> Any:
     """Call a user's key or scope function with the arguments and, if it wants it, the context."""
-    wants_context = len(inspect.signature(spec).parameters) > 1
+    parameters = inspect.signature(spec).parameters.values()
+    wants_context = sum(one.default is one.empty for one in parameters) > 1
     return spec(dict(arguments), context) if wants_context else spec(dict(arguments))
 
 

@@ -280,3 +280,18 @@ def test_every_attempt_has_an_id_of_its_own(guard: Any) -> None:
     """The fencing token is random: two calls never share it."""
     ids = {_call(guard(plain), "O-1").attempt_id for _ in range(100)}
     assert len(ids) == 100
+
+
+def test_a_default_of_a_key_function_is_its_own(tmp_path: Path) -> None:
+    """A lambda's bound default is no request for the context: only bare parameters are filled."""
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger.setup()
+
+    @ledger.transactional(key=lambda arguments, tenant="acme": (tenant, arguments["order_id"]))
+    def ship(session: Session, /, order_id: str) -> str:
+        return order_id
+
+    ship("O-1")
+
+    assert ledger.effect("ship", ("acme", "O-1")) is not None
+    ledger.close()
