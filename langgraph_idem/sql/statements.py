@@ -41,6 +41,15 @@ class LedgerStatements:
             effects.c.attempt_id == bindparam("p_attempt"),
             effects.c.state == State.CLAIMED.value,
         )
+        # An attempt may come back to where it was, under the same id: having sent once more, or
+        # having taken over to look. Only the number of attempts and the times tell.
+        self._as_found = sa.and_(
+            self._this_effect,
+            effects.c.attempt_id == bindparam("p_attempt"),
+            effects.c.state == bindparam("p_state"),
+            effects.c.attempts == bindparam("p_attempts"),
+            effects.c.claimed_at == bindparam("p_claimed_at", type_=effects.c.claimed_at.type),
+        )
         self._claim = arbitrated_insert(effects, dialect, wait_seconds)
         self._read = sa.select(effects, db_now().label("now")).where(self._this_effect)
         self._settle = Prepared(
@@ -125,9 +134,7 @@ class LedgerStatements:
     def take_over(self, conn: sa.Connection, call: Call, earlier: EffectRecord) -> bool:
         """Become the holder, if the row is still as it was found."""
         values = {
-            **_this_effect(call),
-            "p_attempt": earlier.attempt_id,
-            "p_state": earlier.state.value,
+            **_found(earlier),
             "v_attempt": call.attempt_id,
             "v_fingerprint": call.fingerprint,
             "v_arguments": call.arguments,
@@ -156,11 +163,7 @@ class LedgerStatements:
         """
         values = {
             "v_attempt": uuid.uuid4().hex,
-            "p_scope": record.scope,
-            "p_operation": record.operation,
-            "p_key": record.key,
-            "p_attempt": record.attempt_id,
-            "p_state": record.state.value,
+            **_found(record),
             "v_state": word.outcome.value,
             "v_result": word.result,
             "v_codec": None if word.result is None else CODEC_VERSION,
@@ -192,11 +195,7 @@ class LedgerStatements:
     def _taking(self, effects: sa.Table) -> sa.Update:
         return (
             sa.update(effects)
-            .where(
-                self._this_effect,
-                effects.c.attempt_id == bindparam("p_attempt"),
-                effects.c.state == bindparam("p_state"),
-            )
+            .where(self._as_found)
             .values(
                 state=State.CLAIMED.value,
                 attempt_id=bindparam("v_attempt"),
@@ -233,11 +232,7 @@ class LedgerStatements:
     def _resolving(self, effects: sa.Table) -> sa.Update:
         return (
             sa.update(effects)
-            .where(
-                self._this_effect,
-                effects.c.attempt_id == bindparam("p_attempt"),
-                effects.c.state == bindparam("p_state"),
-            )
+            .where(self._as_found)
             .values(
                 attempt_id=bindparam("v_attempt"),
                 state=bindparam("v_state"),
@@ -272,6 +267,18 @@ def _claim_values(call: Call) -> dict[str, Any]:
 
 def _this_effect(call: Call) -> dict[str, Any]:
     return {"p_scope": call.scope, "p_operation": call.operation, "p_key": call.key}
+
+
+def _found(record: EffectRecord) -> dict[str, Any]:
+    return {
+        "p_scope": record.scope,
+        "p_operation": record.operation,
+        "p_key": record.key,
+        "p_attempt": record.attempt_id,
+        "p_state": record.state.value,
+        "p_attempts": record.attempts,
+        "p_claimed_at": record.claimed_at,
+    }
 
 
 def _mine(call: Call) -> dict[str, Any]:
