@@ -70,21 +70,27 @@ def _now_mysql(_element: db_now, _compiler: Any, **_: Any) -> str:
     return "UTC_TIMESTAMP(6)"
 
 
-def _identity(length: int) -> sa.types.TypeEngine[Any]:
-    """Text that is compared byte by byte.
+class _ExactText(mysql.VARCHAR):
+    """Text that MariaDB and MySQL compare byte by byte, trailing blanks included.
 
-    MariaDB's and MySQL's collations fold case or ignore trailing blanks, so that two keys would
-    meet; a binary collation without padding does neither.
+    Their usual collations fold case or ignore trailing blanks, so that two keys would meet. Each
+    names the collation that does neither in its own way, and a ``mysql://`` URL may lead to both.
     """
+
+
+@compiles(_ExactText, "mysql", "mariadb")
+def _exact_text(element: _ExactText, compiler: Any, **_: Any) -> str:
+    is_mariadb = compiler.dialect.name == "mariadb" or compiler.dialect.is_mariadb
+    collation = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
+    return f"VARCHAR({element.length}) CHARACTER SET utf8mb4 COLLATE {collation}"
+
+
+def _identity(length: int) -> sa.types.TypeEngine[Any]:
+    """Text that names an effect: two of them are the same only if every byte is."""
     return (
         sa.String(length)
         .with_variant(sa.String(length, collation="C"), "postgresql")
-        .with_variant(
-            mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mariadb"
-        )
-        .with_variant(
-            mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_0900_bin"), "mysql"
-        )
+        .with_variant(_ExactText(length), "mysql", "mariadb")
     )
 
 
