@@ -91,7 +91,7 @@ def test_the_users_sessions_are_given(shop: Shop) -> None:
         given.append(session)
 
     keep("O-1")
-    assert type(given[0]) is OurSession
+    assert isinstance(given[0], OurSession)
     assert given[0].expire_on_commit is False
     engine.dispose()
 
