@@ -43,8 +43,9 @@ types: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --quiet
 
+# `make bench BENCH="replay remote --quick"`: some figures, small; without BENCH: all, which takes half an hour.
 bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 # The server programs behind the tests of remote effects, apart from the project's own environment.
 remotes:

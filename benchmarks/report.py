@@ -1,0 +1,100 @@
+"""What was measured, as a table, a chart of bars, and JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import json
+import os
+import platform
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.measuring import Figure
+
+WIDTH: Final = 40
+"""Characters of the longest bar."""
+LONGEST: Final = 4.0
+"""Ratio at which a bar ends; what is beyond is marked."""
+
+_PACKAGES: Final = ("langgraph-idem", "sqlalchemy", "langgraph", "psycopg", "aiosqlite")
+
+
+def machine() -> dict[str, Any]:
+    """Say where and when this is."""
+    return {
+        "date": dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def markdown(figures: Sequence[Figure], about: dict[str, Any]) -> str:
+    """Write the figures as one table for each group, and a chart."""
+    packages = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
+    system = f"Python {about['python']}, {about['cores']} cores, load {about['load']} at the start"
+    lines = [f"Measured {about['date']}: {system}; {packages}.", ""]
+    in_groups = sorted(figures, key=lambda figure: figure.group)  # stable: the rest stays in order
+    for group, members in groupby(in_groups, key=lambda figure: figure.group):
+        lines += [*_table(group, [*members]), ""]
+    return "\n".join([*lines, "```text", chart(in_groups), "```", ""])
+
+
+def _table(group: str, figures: list[Figure]) -> list[str]:
+    head = "| where | candidate | median | ratio to the baseline | least to most | target |"
+    rows = [_row(figure) for figure in figures]
+    return [f"### {group}", "", head, "|---|---|---:|---:|---:|---|", *rows]
+
+
+def _row(figure: Figure) -> str:
+    value = f"{figure.value:,.4g} {figure.unit}"
+    if figure.name == figure.baseline:
+        return f"| {figure.where} | {figure.name} | {value} | 1 (the baseline) | | |"
+    spread = f"{figure.low:.2f} to {figure.high:.2f}"
+    ratio = f"**{figure.ratio:.2f}** to {figure.baseline}"
+    return f"| {figure.where} | {figure.name} | {value} | {ratio} | {spread} | {_aim(figure)} |"
+
+
+def _aim(figure: Figure) -> str:
+    if figure.target is None:
+        return ""
+    sign, word = "≥" if figure.at_least else "≤", "reached" if figure.is_reached else "NOT reached"
+    return f"{sign} {figure.target:.3g}: {word}"
+
+
+def chart(figures: Sequence[Figure]) -> str:
+    """Draw the ratios as bars; a mark shows the target, or else the baseline."""
+    measured = [figure for figure in figures if not figure.group.endswith("counted")]
+    shown = [figure for figure in measured if figure.name != figure.baseline]
+    names = [f"{f.group}, {f.name} ({f.where})" for f in shown]
+    widest = max(map(len, names), default=0)
+    bars = zip(names, shown, strict=True)
+    return "\n".join(f"{name:<{widest}}  {_bar(f)} {f.ratio:.2f}" for name, f in bars)
+
+
+def _bar(figure: Figure) -> str:
+    length = round(min(figure.ratio, LONGEST) / LONGEST * WIDTH)
+    cells = [*("█" * length).ljust(WIDTH)]
+    cells[min(WIDTH - 1, round((figure.target or 1.0) / LONGEST * WIDTH))] = "|"
+    return "".join(cells) + (">" if figure.ratio > LONGEST else " ")
+
+
+def write(figures: Sequence[Figure], about: dict[str, Any], missing: list[str], out: Path) -> None:
+    """Write ``<out>.json`` and ``<out>.md``."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    told = {
+        "about": about,
+        "missing": missing,
+        "figures": [figure.as_dict() for figure in figures],
+    }
+    # By suffix, not by with_suffix(): a date has dots of its own in some places.
+    Path(f"{out}.json").write_text(json.dumps(told, indent=1) + "\n")
+    not_here = "".join(f"- not measured: {what}\n" for what in missing)
+    Path(f"{out}.md").write_text(markdown(figures, about) + not_here)
