@@ -54,6 +54,13 @@ _MARGIN: Final = 0.1
 _LONGEST_MARGIN: Final = timedelta(seconds=60)
 """How much earlier than told a provider's key memory is taken to end: a request takes time."""
 
+_FRESH: Final = 0.1
+"""The share of its lease that a claim may have lived through when the request leaves.
+
+The rest is for the request's way: once the lease is over, "absent" is taken for proof that it
+never arrived, so it must not leave at the lease's end.
+"""
+
 _RENEWALS: Final = 3
 """A lease that is over before its renewal has been committed is over before any answer, too."""
 
@@ -267,13 +274,13 @@ async def _after(
 async def _is_still_held(
     site: Site, attempt: Attempt, rules: RemoteRules, claimed_at: float
 ) -> bool:
-    """See right before sending that the claim has not outlived its lease.
+    """See right before sending that the lease has only just begun, or begin it anew.
 
-    It has if this process was frozen in between; another attempt may hold the effect by now.
+    It has not if this process was frozen in between; another attempt may hold the effect by now.
     """
     lease = attempt.call.lease_seconds
     for _ in range(_RENEWALS):
-        if not lease or site.monotonic() - claimed_at < lease:
+        if not lease or site.monotonic() - claimed_at < lease * _FRESH:
             break
         claimed_at = site.monotonic()
         if not await _renewed(site, attempt, rules):
