@@ -134,11 +134,11 @@ def fault_of(error: BaseException) -> Fault:
         return Fault.OTHER
     if error.connection_invalidated:
         return Fault.DISCONNECTED
+    if (code := _mysql_code(error)) is not None:  # first: its SQLSTATE is mostly "HY000"
+        return _MYSQL.get(code, Fault.OTHER)
     state = _sqlstate(error)
     if state is not None:
         return _SQLSTATE.get(state) or _by_class(state)
-    if (code := _mysql_code(error)) is not None:
-        return _MYSQL.get(code, Fault.OTHER)
     return _sqlite_fault(error)
 
 

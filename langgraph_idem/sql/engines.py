@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import math
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
 from langgraph_idem.errors import ConfigurationError
-from langgraph_idem.sql.dialects import SUPPORTED
+from langgraph_idem.sql.dialects import MYSQL_LIKE, SUPPORTED
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
@@ -282,7 +283,7 @@ def _options(url: sa.URL, wait_seconds: float, *, is_async: bool) -> dict[str, A
 
 def _own_engine(url: sa.URL, wait_seconds: float) -> sa.Engine:
     engine = sa.create_engine(**_options(url, wait_seconds, is_async=False))
-    _prepare(engine)
+    _prepare(engine, wait_seconds)
     return engine
 
 
@@ -290,18 +291,30 @@ def _own_async_engine(url: sa.URL, wait_seconds: float) -> AsyncEngine:
     from sqlalchemy.ext.asyncio import create_async_engine
 
     engine = create_async_engine(**_options(url, wait_seconds, is_async=True))
-    _prepare(engine.sync_engine)
+    _prepare(engine.sync_engine, wait_seconds)
     return engine
 
 
-def _prepare(engine: sa.Engine) -> None:
-    """Make SQLite durable and let it read while somebody writes."""
-    if engine.dialect.name != "sqlite":
-        return
+def _prepare(engine: sa.Engine, wait_seconds: float) -> None:
+    """Set up what can only be set on each connection."""
+    settings = _settings(engine.dialect.name, wait_seconds)
 
     @event.listens_for(engine, "connect")
-    def _pragmas(connection: Any, _record: Any) -> None:
+    def _set(connection: Any, _record: Any) -> None:
         cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute("PRAGMA synchronous=FULL")
+        for setting in settings:
+            cursor.execute(setting)
         cursor.close()
+
+
+def _settings(dialect: str, wait_seconds: float) -> tuple[str, ...]:
+    """Make SQLite durable and let it read while somebody writes; bound MariaDB's wait for a lock.
+
+    PostgreSQL's wait is bounded within the claim.
+    """
+    if dialect == "sqlite":
+        return ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL")
+    if dialect in MYSQL_LIKE:
+        whole_seconds = max(1, math.ceil(wait_seconds))
+        return (f"SET SESSION innodb_lock_wait_timeout = {whole_seconds}",)
+    return ()

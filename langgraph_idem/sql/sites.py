@@ -273,6 +273,9 @@ def _commits_by_itself(conn: sa.Connection) -> bool:
     at_connect = getattr(conn.dialect, "_on_connect_isolation_level", None)
     if conn.get_execution_options().get("isolation_level", at_connect) == "AUTOCOMMIT":
         return True
+    told = getattr(conn.connection.driver_connection, "get_autocommit", None)  # MariaDB, MySQL
+    if told is not None:
+        return bool(told())
     return getattr(conn.connection.dbapi_connection, "autocommit", None) is True
 
 
