@@ -196,6 +196,7 @@ class ThrowAwayMariaDB:
             "--bind-address=127.0.0.1",
             f"--port={self._port}",
             "--innodb-buffer-pool-size=64M",
+            "--innodb-flush-log-at-trx-commit=2",  # as fsync=off above
             "--character-set-server=utf8mb4",
             "--skip-name-resolve",
         ]
