@@ -41,7 +41,7 @@ class Way:
     def strike(self, mode: Mode) -> None:
         """Order a fault for the next effect."""
         if self.proxy.modes and mode not in self.proxy.modes:
-            pytest.skip(f"no {mode} on this protocol")
+            pytest.skip(f"not applicable: no {mode} on this protocol")
         self.proxy.set(mode, matching=self.matching)
 
 
