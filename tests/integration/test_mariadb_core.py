@@ -35,6 +35,10 @@ from tests.support import databases
 from tests.support import shop as shops
 from tests.support.shop import Shop, shipments
 
+# A minute each there, and they show an order of steps, which SQLite and PostgreSQL show as well.
+del test_crash_by_exception_while_finding_out  # noqa: F821 - from the star above
+del test_crash_by_sigkill_while_finding_out  # noqa: F821 - likewise
+
 
 @pytest.fixture
 def database_url(mariadb_url: str) -> str:
