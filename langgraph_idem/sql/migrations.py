@@ -72,5 +72,7 @@ def _alone(conn: sa.Connection) -> Iterator[None]:
     conn.execute(sa.select(sa.func.get_lock(_NAMED_LOCK, 60)))
     try:
         yield
+        # The next one must see the version when it has the lock, so not after our own commit.
+        conn.exec_driver_sql("COMMIT")
     finally:  # MySQL's DDL commits, and its named locks outlive transactions
         conn.execute(sa.select(sa.func.release_lock(_NAMED_LOCK)))
