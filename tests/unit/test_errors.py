@@ -36,7 +36,7 @@ ONE_OF_EACH: dict[str, IdempotencyError] = {
 
 
 def _all_kinds(kind: type[IdempotencyError]) -> set[type[IdempotencyError]]:
-    own = {sub for sub in kind.__subclasses__() if sub.__module__ == errors.__name__}
+    own = {sub for sub in kind.__subclasses__() if getattr(errors, sub.__name__, None) is sub}
     return {kind}.union(*(_all_kinds(sub) for sub in own))
 
 
