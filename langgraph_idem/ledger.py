@@ -195,7 +195,8 @@ class Ledger:
                 seconds), counted from the first attempt. None or 0: it does not, so that the key
                 is never sent again.
             lease: How long an attempt is presumed alive (timedelta or seconds). Longer than your
-                client's time-out. 0: not at all; None: for ever, until a person settles it.
+                client's time-out, which must be under nine tenths of it. 0: not at all; None: for
+                ever, until a person settles it.
             classify: Says what an exception means: ``Verdict.NOT_SENT``, ``REFUSED`` or
                 ``UNKNOWN``; None: ask the defaults, which know httpx, requests, aiohttp, the
                 Stripe SDK, botocore and smtplib.
