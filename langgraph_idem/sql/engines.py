@@ -71,11 +71,6 @@ class Engines:
         self.dialect = self._dialect()
 
     @property
-    def is_own(self) -> bool:
-        """True if the engines were made here, so that they are closed here too."""
-        return self._url is not None
-
-    @property
     def sqlite_file(self) -> str | None:
         """Path of the SQLite file; None if it is no SQLite, or in memory."""
         engine = self._engine or self._async_engine

@@ -301,8 +301,3 @@ def record_of(row: Mapping[Any, Any]) -> EffectRecord:
     origin = Origin(values.pop("thread_id"), values.pop("message_id"), values.pop("tool_call_id"))
     kind, state = Kind(values.pop("kind")), State(values.pop("state"))
     return EffectRecord(kind=kind, state=state, origin=origin, **values)
-
-
-def count_by_state(effects: sa.Table) -> sa.Select[tuple[str, int]]:
-    """Count the effects in each state."""
-    return sa.select(effects.c.state, func.count()).group_by(effects.c.state)

@@ -19,7 +19,7 @@ from langgraph.errors import GraphBubbleUp, is_invalid_resume
 
 from langgraph_idem.effects import Origin, Receipt, State, Verdict
 from langgraph_idem.errors import IdempotencyError
-from langgraph_idem.guarded import Guarded
+from langgraph_idem.guarded import Guarded, guarded_in
 from langgraph_idem.ports import CallContext
 from langgraph_idem.remote import RemoteRules
 
@@ -64,7 +64,7 @@ class RunningCall:
     @property
     def guarded(self) -> Guarded | None:
         """How the tool is guarded; None if it is not."""
-        return guarded_of(self.request.tool)
+        return guarded_in(self.request.tool)
 
     @property
     def took_hold(self) -> bool:
@@ -106,15 +106,6 @@ def running(call: RunningCall) -> Iterator[None]:
     finally:
         var_child_runnable_config.reset(config_token)
         _running.reset(token)
-
-
-def guarded_of(tool: object) -> Guarded | None:
-    """Return how a tool is guarded; None if it is not."""
-    for name in ("func", "coroutine"):
-        guarded = getattr(getattr(tool, name, None), "__idempotent__", None)
-        if isinstance(guarded, Guarded):
-            return guarded
-    return None
 
 
 def call_in(node: object) -> RunningCall | None:

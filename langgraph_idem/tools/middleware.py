@@ -20,6 +20,7 @@ from langgraph.types import Command
 
 from langgraph_idem.effects import State
 from langgraph_idem.errors import ConfigurationError
+from langgraph_idem.guarded import guarded_in
 from langgraph_idem.ledger import Ledger
 from langgraph_idem.operations import KeySpec
 from langgraph_idem.react.model_node import open_calls, with_done_steps
@@ -31,7 +32,7 @@ from langgraph_idem.react.state import (
     Standing,
     entry,
 )
-from langgraph_idem.tools.context import RunningCall, guarded_of
+from langgraph_idem.tools.context import RunningCall
 from langgraph_idem.tools.leaving import past_everybody
 from langgraph_idem.tools.node import RECEIPT, aexecuted, executed
 from langgraph_idem.tools.steps import merge_steps
@@ -219,7 +220,7 @@ def _check_names(named: Iterable[str], tools: Sequence[Any]) -> None:
                 f"guard= of IdempotencyMiddleware names {name!r}, which is no tool of this agent. "
                 f"Its tools are: {', '.join(sorted(by_name)) or '(none)'}."
             )
-        if guarded_of(by_name[name]) is not None:
+        if guarded_in(by_name[name]) is not None:
             raise ConfigurationError(
                 f"guard= of IdempotencyMiddleware names {name!r}, which is guarded already. Leave "
                 "it out of guard=."
