@@ -1,16 +1,23 @@
-"""Measure several candidates turn by turn, and tell each as a ratio to the first."""
+"""Measure several candidates turn by turn, and tell each as a ratio to its baseline.
+
+Other programs come and go on the machine. So turns are short and take each other's place, in a new
+order each round; a ratio is taken within a round, whose turns had the same neighbours; the middle
+one of all rounds is told, with the interval that holds it in 19 of 20 repetitions.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import math
+import random
 import statistics
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     Turn = Callable[[int], list[float]]
     """Makes so many calls and returns what each took, in seconds."""
@@ -27,31 +34,46 @@ class Size:
         rows: Sizes of the ledger's table.
         threads: Numbers of threads.
         processes: Numbers of processes.
-        rounds: Rounds of what takes seconds each.
+        rounds: Rounds of what takes long.
+        seconds: How long threads and processes work in one round.
         effects: Effects over which memory is measured.
 
     """
 
-    turns: int = 40
-    calls: int = 15
+    turns: int = 100
+    calls: int = 6
     warm_up: int = 40
     rows: tuple[int, ...] = (10**3, 10**4, 10**5, 10**6)
     threads: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     processes: tuple[int, ...] = (1, 2, 4)
-    rounds: int = 5
+    rounds: int = 7
+    seconds: float = 0.5
     effects: int = 10_000
 
 
 QUICK = Size(
     turns=8,
     calls=5,
-    warm_up=5,
+    warm_up=10,
     rows=(10**3, 10**4),
     threads=(1, 4),
-    processes=(2,),
-    rounds=1,
+    processes=(1, 2),
+    rounds=2,
+    seconds=0.2,
     effects=500,
 )
+TINY = Size(
+    turns=2,
+    calls=1,
+    warm_up=1,
+    rows=(10, 20),
+    threads=(1, 2),
+    processes=(1,),
+    rounds=1,
+    seconds=0.01,
+    effects=5,
+)
+"""To see in a test that each still runs."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +88,12 @@ class Figure:
         unit: Of the two values.
         value: Median of the candidate.
         baseline_value: Median of the baseline.
-        ratio: Median of the turns' ratios.
-        low: The smallest of them.
-        high: The largest of them.
+        ratio: Median of the rounds' ratios.
+        low: Their first quartile: a quarter of them is below.
+        high: Their third quartile.
+        sure_low: Lower end of the 95 % interval of the median.
+        sure_high: Its upper end.
+        rounds: How many ratios there are.
         target: What was aimed at; None: nothing.
         at_least: True if the ratio is to be above the target, as for throughput.
 
@@ -84,6 +109,9 @@ class Figure:
     ratio: float
     low: float
     high: float
+    sure_low: float
+    sure_high: float
+    rounds: int
     target: float | None = None
     at_least: bool = False
 
@@ -140,17 +168,27 @@ def awaiting(call: Callable[[int], Awaitable[Any]], loop: asyncio.AbstractEventL
 def turn_by_turn(candidates: Mapping[str, Turn], size: Size) -> dict[str, list[float]]:
     """Run the candidates in turns; return the median of each turn, in seconds.
 
-    Every second round runs backwards, so that nobody always comes after the same neighbour.
+    The order is another one each round, so that nobody always comes after the same neighbour.
     """
     for turn in candidates.values():
         turn(size.warm_up)
     medians: dict[str, list[float]] = {name: [] for name in candidates}
-    for round_ in range(size.turns):
-        names = [*candidates] if round_ % 2 else [*candidates][::-1]
+    gc.collect()
+    gc.freeze()  # each round begins without litter; what is here by now need not be looked through
+    for names in shuffled(candidates, size.turns):
         gc.collect()
         for name in names:
             medians[name].append(statistics.median(candidates[name](size.calls)))
+    gc.unfreeze()
     return medians
+
+
+def shuffled(names: Iterable[str], rounds: int) -> Iterator[list[str]]:
+    """Put names in another order for each round; the same orders at each run."""
+    order, dice = [*names], random.Random(0)  # noqa: S311 - no secret
+    for _ in range(rounds):
+        dice.shuffle(order)
+        yield [*order]
 
 
 def compared(
@@ -164,11 +202,13 @@ def compared(
     targets: Mapping[str, float] | None = None,
     at_least: bool = False,
 ) -> list[Figure]:
-    """Tell every candidate as a ratio to the baseline, taken within each turn."""
+    """Tell every candidate as a ratio to the baseline, taken within each round."""
     base = medians[baseline]
     figures = []
     for name, values in medians.items():
         ratios = [value / beside for value, beside in zip(values, base, strict=True)]
+        low, high = quartiles(ratios)
+        sure_low, sure_high = interval(ratios)
         figures.append(
             Figure(
                 group=group,
@@ -179,10 +219,33 @@ def compared(
                 value=statistics.median(values) * scale,
                 baseline_value=statistics.median(base) * scale,
                 ratio=statistics.median(ratios),
-                low=min(ratios),
-                high=max(ratios),
+                low=low,
+                high=high,
+                sure_low=sure_low,
+                sure_high=sure_high,
+                rounds=len(ratios),
                 target=(targets or {}).get(name),
                 at_least=at_least,
             )
         )
     return figures
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """Return the values below and above which a quarter of them lies."""
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, method="inclusive")
+    return low, high
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the median, which supposes nothing of how the values are spread.
+
+    How many of n values lie below the true median is binomial with one half, so two of the sorted
+    values hold it between them (Conover, Practical Nonparametric Statistics, section 3.2).
+    """
+    inside = sorted(values)
+    away = 1.96 * math.sqrt(len(inside)) / 2
+    lower = max(0, math.floor(len(inside) / 2 - away))
+    return inside[lower], inside[len(inside) - 1 - lower]

@@ -1,4 +1,4 @@
-"""What was measured, as a table, a chart of bars, and JSON."""
+"""What was measured, as JSON, as tables of everything, and a chart of bars."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import importlib.metadata
 import json
 import os
 import platform
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.measuring import Figure
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from benchmarks.measuring import Figure
 
 WIDTH: Final = 40
 """Characters of the longest bar."""
@@ -36,11 +37,17 @@ def machine() -> dict[str, Any]:
     }
 
 
-def markdown(figures: Sequence[Figure], about: dict[str, Any]) -> str:
+def told(run: dict[str, Any]) -> str:
+    """Say it in a sentence."""
+    packages = ", ".join(f"{name} {version}" for name, version in run["packages"].items())
+    names = f"{', '.join(run['figures'])}; " if run.get("figures") else ""
+    system = f"{run['cores']} cores, load {run['load']} at the start, Python {run['python']}"
+    return f"Measured {run['date']}: {names}{system}; {packages}."
+
+
+def markdown(figures: Sequence[Figure], runs: Sequence[dict[str, Any]]) -> str:
     """Write the figures as one table for each group, and a chart."""
-    packages = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
-    system = f"Python {about['python']}, {about['cores']} cores, load {about['load']} at the start"
-    lines = [f"Measured {about['date']}: {system}; {packages}.", ""]
+    lines = [line for run in runs for line in (told(run), "")]
     in_groups = sorted(figures, key=lambda figure: figure.group)  # stable: the rest stays in order
     for group, members in groupby(in_groups, key=lambda figure: figure.group):
         lines += [*_table(group, [*members]), ""]
@@ -48,18 +55,25 @@ def markdown(figures: Sequence[Figure], about: dict[str, Any]) -> str:
 
 
 def _table(group: str, figures: list[Figure]) -> list[str]:
-    head = "| where | candidate | median | ratio to the baseline | least to most | target |"
+    head = (
+        "| where | candidate | median | ratio to the baseline | 95 % interval | middle half"
+        " | target |"
+    )
     rows = [_row(figure) for figure in figures]
-    return [f"### {group}", "", head, "|---|---|---:|---:|---:|---|", *rows]
+    return [f"### {group}", "", head, "|---|---|---:|---:|---:|---:|---|", *rows]
 
 
 def _row(figure: Figure) -> str:
     value = f"{figure.value:,.4g} {figure.unit}"
     if figure.name == figure.baseline:
-        return f"| {figure.where} | {figure.name} | {value} | 1 (the baseline) | | |"
+        return f"| {figure.where} | {figure.name} | {value} | 1 (the baseline) | | | |"
+    sure = f"{figure.sure_low:.2f} to {figure.sure_high:.2f}"
     spread = f"{figure.low:.2f} to {figure.high:.2f}"
     ratio = f"**{figure.ratio:.2f}** to {figure.baseline}"
-    return f"| {figure.where} | {figure.name} | {value} | {ratio} | {spread} | {_aim(figure)} |"
+    return (
+        f"| {figure.where} | {figure.name} | {value} | {ratio} | {sure} | {spread}"
+        f" | {_aim(figure)} |"
+    )
 
 
 def _aim(figure: Figure) -> str:
@@ -86,15 +100,34 @@ def _bar(figure: Figure) -> str:
     return "".join(cells) + (">" if figure.ratio > LONGEST else " ")
 
 
-def write(figures: Sequence[Figure], about: dict[str, Any], missing: list[str], out: Path) -> None:
+def write(
+    figures: Sequence[Figure], runs: list[dict[str, Any]], missing: list[str], out: Path
+) -> None:
     """Write ``<out>.json`` and ``<out>.md``."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    told = {
-        "about": about,
+    results = {
+        "runs": runs,
         "missing": missing,
         "figures": [figure.as_dict() for figure in figures],
     }
     # By suffix, not by with_suffix(): a date has dots of its own in some places.
-    Path(f"{out}.json").write_text(json.dumps(told, indent=1) + "\n")
+    Path(f"{out}.json").write_text(json.dumps(results, indent=1) + "\n")
     not_here = "".join(f"- not measured: {what}\n" for what in missing)
-    Path(f"{out}.md").write_text(markdown(figures, about) + not_here)
+    Path(f"{out}.md").write_text(markdown(figures, runs) + not_here)
+
+
+def read(path: Path) -> tuple[list[Figure], list[dict[str, Any]]]:
+    """Read what ``write`` wrote: the figures, and the runs that they come from."""
+    results = json.loads(path.read_text())
+    names = {field.name for field in fields(Figure)}
+    figures = [
+        Figure(**{name: value for name, value in figure.items() if name in names})
+        for figure in results["figures"]
+    ]
+    return figures, results["runs"]
+
+
+def replaced(before: Sequence[Figure], now: Sequence[Figure]) -> list[Figure]:
+    """Put new figures into the place of older ones of the same group and database."""
+    anew = {(figure.group, figure.where) for figure in now}
+    return [f for f in before if (f.group, f.where) not in anew] + [*now]

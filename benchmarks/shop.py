@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,7 @@ from langgraph_idem import Ledger
 from langgraph_idem.effects import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from benchmarks.databases import Database
 
@@ -113,13 +114,18 @@ class Shop:
         kind = sqlite if self.engine.dialect.name == "sqlite" else postgresql
         return kind.insert(by_hand).on_conflict_do_nothing().returning(by_hand.c.key)
 
-    def guarded(self, prefix: str = "") -> Callable[[int], Any]:
+    def order(self) -> Callable[[str, int], Any]:
         """Make the guarded transaction, for a Connection."""
 
         @self.ledger.transactional(key=("order_id",), operation="order")
         def order(conn: sa.Connection, /, order_id: str, sku: int) -> Taken:
             return work(conn, order_id, sku)
 
+        return order
+
+    def guarded(self, prefix: str = "") -> Callable[[int], Any]:
+        """Make the guarded transaction of a numbered order."""
+        order = self.order()
         return lambda number: order(f"{prefix}order-{number}", number % SKUS)
 
     def guarded_session(self) -> Callable[[int], Any]:
@@ -224,10 +230,20 @@ class AsyncShop:
         return call
 
 
-def shop(database: Database) -> Shop:
-    """Open the shop of a database."""
-    ledger = Ledger(database.url)
-    ledger.setup()
+@contextlib.contextmanager
+def shop(database: Database, prefix: str = "idem_") -> Iterator[Shop]:
+    """Open the shop of a database, and close it at the end.
+
+    Args:
+        database: Where.
+        prefix: What the names of the ledger's tables begin with.
+
+    """
     engine = database.engine()
-    open_shop(engine)
-    return Shop(engine, ledger)
+    with Ledger(database.url, prefix=prefix) as ledger:
+        ledger.setup()
+        open_shop(engine)
+        try:
+            yield Shop(engine, ledger)
+        finally:
+            engine.dispose()

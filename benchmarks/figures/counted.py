@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,21 +33,21 @@ TARGETS = {
 
 def counted(database: Database, _size: Size) -> list[Figure]:
     """Commits, statements and round trips of each, beside the bare ones."""
-    here = shop(database)
-    guarded, remote = here.guarded("counted-"), here.remote()
-    engines = [here.engine, here.ledger._engines.blocking()]  # noqa: SLF001 - to listen in
-    pairs: list[tuple[str, Callable[[int], Any], Callable[[int], Any]]] = [
-        ("transactional effect", here.bare, guarded),
-        ("replay", here.read("counted-order-0"), lambda _number: guarded(0)),
-        ("remote effect", here.two_commits, remote),
-    ]
-    guarded(0)
-    figures = []
-    for group, bare, ours in pairs:
-        beside, counts = _counts(engines, bare), _counts(engines, ours)
-        for unit, count in counts.items():
-            figures.append(_figure(group, database.name, unit, count, beside[unit]))
-    return figures
+    with shop(database) as here:
+        guarded, remote = here.guarded("counted-"), here.remote()
+        engines = [here.engine, here.ledger._engines.blocking()]  # noqa: SLF001 - to listen in
+        pairs: list[tuple[str, Callable[[int], Any], Callable[[int], Any]]] = [
+            ("transactional effect", here.bare, guarded),
+            ("replay", here.read("counted-order-0"), lambda _number: guarded(0)),
+            ("remote effect", here.two_commits, remote),
+        ]
+        guarded(0)
+        figures = []
+        for group, bare, ours in pairs:
+            beside, counts = _counts(engines, bare), _counts(engines, ours)
+            for unit, count in counts.items():
+                figures.append(_figure(group, database.where, unit, count, beside[unit]))
+        return figures
 
 
 def _figure(group: str, where: str, unit: str, count: float, beside: float) -> Figure:
@@ -60,6 +62,9 @@ def _figure(group: str, where: str, unit: str, count: float, beside: float) -> F
         ratio=ratio,
         low=ratio,
         high=ratio,
+        sure_low=ratio,
+        sure_high=ratio,
+        rounds=CALLS,
         target=reached,
     )
 
@@ -67,40 +72,43 @@ def _figure(group: str, where: str, unit: str, count: float, beside: float) -> F
 def _counts(engines: list[sa.Engine], call: Callable[[int], Any]) -> dict[str, float]:
     for number in range(900, 910):  # psycopg prepares what it has sent five times
         call(number)
-    counting = {"statements": 0, "commits": 0}
+    heard: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace"
-        with trace.open("w") as file, _listening(engines, counting, file):
+        with trace.open("w") as file, _listening(engines, heard, file):
             for number in range(1_000, 1_000 + CALLS):
                 call(number)
-        trips = trace.read_text().count("ReadyForQuery")
-    counts = {name: count / CALLS for name, count in counting.items()}
-    if engines[0].dialect.name == "postgresql":
-        counts["round trips"] = trips / CALLS
+        messages = trace.read_text().splitlines()
+    heard += [tag for message in messages for tag in _COMPLETED.findall(message)]
+    counts = {
+        "statements": sum(not word.startswith(_BRACKETS) for word in heard) / CALLS,
+        "commits": sum(word.startswith("COMMIT") for word in heard) / CALLS,
+    }
+    if messages:
+        counts["round trips"] = _round_trips(messages) / CALLS
     return counts
 
 
-def _hearing(counting: dict[str, int]) -> Callable[[str], None]:
-    def hear(statement: str) -> None:
-        word = statement.strip().upper()
-        if word.startswith("COMMIT"):
-            counting["commits"] += 1
-        elif not word.startswith(("BEGIN", "ROLLBACK")):
-            counting["statements"] += 1
-
-    return hear
+_COMPLETED = re.compile(r"\tCommandComplete\t ?\"(.*)\"")
+_BRACKETS = ("BEGIN", "COMMIT", "ROLLBACK")
 
 
-def _listeners(dialect: str, hear: Callable[[str], None], file: Any) -> list[tuple[str, Any]]:
-    """Listen in SQLite's own trace; on PostgreSQL also in libpq's, which sees every message."""
+def _round_trips(messages: list[str]) -> int:
+    """Count how often the server's answer was waited for: by then all had been sent."""
+    senders = [message.split("\t")[1] for message in messages if "\t" in message]
+    return sum(pair == ("F", "B") for pair in pairwise(senders))
 
-    def execute(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        hear(statement)
 
-    def commit(_conn: Any) -> None:
-        hear("COMMIT")
+def _listeners(dialect: str, heard: list[str], file: Any) -> list[tuple[str, Any]]:
+    """Listen in SQLite's own trace; on PostgreSQL in libpq's, which sees every message.
 
+    What the client believes it sent does not count.
+    """
     if dialect == "sqlite":
+
+        def hear(statement: str) -> None:
+            heard.append(statement.strip().upper())
+
         return [
             ("checkout", lambda conn, *_: conn.set_trace_callback(hear)),
             ("checkin", lambda conn, *_: conn.set_trace_callback(None)),
@@ -108,15 +116,13 @@ def _listeners(dialect: str, hear: Callable[[str], None], file: Any) -> list[tup
     return [
         ("checkout", lambda conn, *_: conn.pgconn.trace(file.fileno())),
         ("checkin", lambda conn, *_: conn.pgconn.untrace()),
-        ("before_cursor_execute", execute),
-        ("commit", commit),
     ]
 
 
 @contextlib.contextmanager
-def _listening(engines: list[sa.Engine], counting: dict[str, int], file: Any) -> Iterator[None]:
-    heard = _listeners(engines[0].dialect.name, _hearing(counting), file)
-    pairs = [(engine, *listener) for engine in engines for listener in heard]
+def _listening(engines: list[sa.Engine], heard: list[str], file: Any) -> Iterator[None]:
+    listeners = _listeners(engines[0].dialect.name, heard, file)
+    pairs = [(engine, *listener) for engine in engines for listener in listeners]
     for target in pairs:
         event.listen(*target)
     yield

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import secrets
 import statistics
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.databases import Database
-from benchmarks.measuring import Figure, compared
+from benchmarks.measuring import Figure, compared, shuffled
 from benchmarks.shop import SKUS, shop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from multiprocessing.connection import Connection
 
     from benchmarks.measuring import Size
 
 CROWD = 64
-CALLS_AT_ONCE = 4
-"""Calls of each thread, times the size's calls."""
+SELLERS = 4
+"""Threads in each process."""
 
 
 def _at_once(calls: Sequence[Callable[[], Any]]) -> list[float]:
@@ -49,35 +52,45 @@ def _at_once(calls: Sequence[Callable[[], Any]]) -> list[float]:
     return [moment - started for moment in done]
 
 
-def _rate(call: Callable[[int], Any], threads: int, each: int) -> float:
-    """Return calls per second; every thread sells another thing, so that none waits for a row."""
+def _sold(call: Callable[[int], Any], sellers: range, seconds: float) -> tuple[int, float]:
+    """Let every seller sell for so long; return how many were sold, and the seconds it took.
+
+    Each sells another thing, so that none waits for a row.
+    """
     run = secrets.randbelow(10**9) * 10**6
+    sold: list[int] = []
 
-    def sell(seller: int) -> Callable[[], None]:
-        def selling() -> None:
-            for count in range(each):
-                call(run + count * SKUS + seller)
+    def sell(seller: int) -> None:
+        count, until = 0, time.perf_counter() + seconds
+        while count == 0 or time.perf_counter() < until:
+            call(run + count * SKUS + seller)
+            count += 1
+        sold.append(count)
 
-        return selling
+    taken = max(_at_once([partial(sell, seller) for seller in sellers]))
+    return sum(sold), taken
 
-    return threads * each / max(_at_once([sell(number) for number in range(threads)]))
+
+def _rate(call: Callable[[int], Any], threads: int, seconds: float) -> float:
+    """Return calls per second."""
+    count, taken = _sold(call, range(threads), seconds)
+    return count / taken
 
 
 def throughput(database: Database, size: Size) -> list[Figure]:
     """Effects per second with 1 to 32 threads, beside bare transactions per second."""
-    here = shop(database)
-    candidates = {"bare": here.bare, "guarded": here.guarded("t")}
-    figures: list[Figure] = []
-    for threads in size.threads:
-        each = max(2, CALLS_AT_ONCE * size.calls * 4 // threads)
-        rates: dict[str, list[float]] = {name: [] for name in candidates}
-        for call in candidates.values():
-            _rate(call, threads, 2)
-        for round_ in range(size.rounds):
-            for name in [*candidates] if round_ % 2 else [*candidates][::-1]:
-                rates[name].append(_rate(candidates[name], threads, each))
-        figures += _throughput(f"{database.name}, {threads} threads", rates, aim=threads == 16)
-    return figures
+    with shop(database) as here:
+        candidates = {"bare": here.bare, "guarded": here.guarded("t")}
+        figures: list[Figure] = []
+        for threads in size.threads:
+            rates: dict[str, list[float]] = {name: [] for name in candidates}
+            for call in candidates.values():
+                _rate(call, threads, size.seconds / 5)
+            for names in shuffled(candidates, size.rounds):
+                for name in names:
+                    rates[name].append(_rate(candidates[name], threads, size.seconds))
+            figures += _throughput(f"{database.where}, {threads} threads", rates, aim=threads == 16)
+        return figures
 
 
 def _throughput(where: str, rates: dict[str, list[float]], *, aim: bool) -> list[Figure]:
@@ -94,51 +107,67 @@ def _throughput(where: str, rates: dict[str, list[float]], *, aim: bool) -> list
 
 def processes(database: Database, size: Size) -> list[Figure]:
     """Effects per second with 1 to 4 processes of 4 threads, beside bare transactions."""
-    shop(database)
-    each = CALLS_AT_ONCE * size.calls
+    with shop(database):  # makes the tables
+        pass
     figures: list[Figure] = []
-    for number in size.processes:
-        rates: dict[str, list[float]] = {"bare": [], "guarded": []}
-        for round_ in range(size.rounds):
-            for name in sorted(rates, reverse=bool(round_ % 2)):
-                rates[name].append(_rate_of_processes(database, name, number, each))
-        figures += _throughput(f"{database.name}, {number} processes", rates, aim=False)
+    with _branches(database, max(size.processes)) as branches:
+        for number in size.processes:
+            rates: dict[str, list[float]] = {"bare": [], "guarded": []}
+            for names in shuffled(rates, size.rounds):
+                for name in names:
+                    rates[name].append(_rate_of(branches[:number], name, size.seconds))
+            figures += _throughput(f"{database.where}, {number} processes", rates, aim=False)
     return figures
 
 
-def _rate_of_processes(database: Database, name: str, number: int, each: int) -> float:
+@contextlib.contextmanager
+def _branches(database: Database, number: int) -> Iterator[list[Connection]]:
+    """Start processes that sell when they are told to, and stop them at the end."""
     spawn = multiprocessing.get_context("spawn")
-    ready = spawn.Barrier(number)
-    answers: Any = spawn.Queue()
-    sellers = [
-        spawn.Process(target=_seller, args=(database, name, which, each, ready, answers))
-        for which in range(number)
+    ends = [spawn.Pipe() for _ in range(number)]
+    branches = [
+        spawn.Process(target=_branch, args=(database, which, end), daemon=True)
+        for which, (_, end) in enumerate(ends)
     ]
-    for seller in sellers:
-        seller.start()
-    spans: list[tuple[float, float]] = [answers.get(timeout=300) for _ in sellers]
-    for seller in sellers:
-        seller.join()
-    # The clock is the machine's: from the first start to the last end.
-    return number * 4 * each / (max(end for _, end in spans) - min(start for start, _ in spans))
+    for branch in branches:
+        branch.start()
+    ours = [end for end, _ in ends]
+    for end in ours:
+        _answer(end)  # it is ready
+    yield ours
+    for end in ours:
+        end.send(None)
+    for branch in branches:
+        branch.join()
 
 
-def _seller(database: Database, name: str, which: int, each: int, ready: Any, answers: Any) -> None:
-    here = shop(database)
-    call = here.bare if name == "bare" else here.guarded(f"p{secrets.token_hex(4)}-")
-    _rate(call, 4, 2)
-    ready.wait(timeout=300)
-    started = time.monotonic()
+def _branch(database: Database, which: int, orders: Connection) -> None:
+    with shop(database) as here:
+        calls = {"bare": here.bare, "guarded": here.guarded(f"p{secrets.token_hex(4)}-")}
+        sellers = range(which * SELLERS, (which + 1) * SELLERS)
+        for call in calls.values():
+            _sold(call, sellers, 0.05)
+        orders.send(0)
+        while (order := orders.recv()) is not None:
+            name, begin, seconds = order
+            # The clock is the machine's, so that all begin together without one more message.
+            time.sleep(max(0.0, begin - time.monotonic()))
+            count, _ = _sold(calls[name], sellers, seconds)
+            orders.send((count, time.monotonic()))
 
-    def sell(seller: int) -> Callable[[], None]:
-        def selling() -> None:
-            for count in range(each):
-                call(count * SKUS + which * 4 + seller)
 
-        return selling
+def _rate_of(branches: list[Connection], name: str, seconds: float) -> float:
+    begin = time.monotonic() + 0.05
+    for branch in branches:
+        branch.send((name, begin, seconds))
+    answers = [_answer(branch) for branch in branches]
+    return float(sum(count for count, _ in answers) / (max(end for _, end in answers) - begin))
 
-    _at_once([sell(seller) for seller in range(4)])
-    answers.put((started, time.monotonic()))
+
+def _answer(branch: Connection) -> Any:
+    if not branch.poll(300):
+        raise TimeoutError("A process of the benchmark does not answer.")
+    return branch.recv()
 
 
 def hot_key(database: Database, size: Size) -> list[Figure]:
@@ -146,25 +175,25 @@ def hot_key(database: Database, size: Size) -> list[Figure]:
 
     The baseline is sixty-four readers at once: each caller but one has nothing else to do.
     """
-    here = shop(database)
-    guarded = here.guarded("hot-")
-    guarded(0)
-    read = here.read("hot-order-0")
-    last: dict[str, list[float]] = {"64 reads": [], "64 callers": []}
-    middle: dict[str, list[float]] = {"64 reads": [], "64 callers": []}
-    for round_ in range(max(3, size.turns // 4)):
-        number = 1 + round_ + secrets.randbelow(10**9) * 10**3
-        calls: dict[str, Callable[[], Any]] = {
-            "64 reads": lambda: read(0),
-            "64 callers": lambda number=number: guarded(number),  # type: ignore[misc]  # bound at once
-        }
-        for name, call in calls.items():
-            done = _at_once([call] * CROWD)
-            last[name].append(max(done))
-            middle[name].append(statistics.median(done))
-    where = f"{database.name}, sync"
-    about: dict[str, Any] = {"baseline": "64 reads", "unit": "ms", "scale": 1e3}
-    return [
-        *compared("one hot key: median caller", where, middle, **about),
-        *compared("one hot key: last caller", where, last, **about),
-    ]
+    with shop(database) as here:
+        guarded = here.guarded("hot-")
+        guarded(0)
+        read = here.read("hot-order-0")
+        last: dict[str, list[float]] = {"64 reads": [], "64 callers": []}
+        middle: dict[str, list[float]] = {"64 reads": [], "64 callers": []}
+        for round_ in range(max(2, size.turns // 4)):
+            number = 1 + round_ + secrets.randbelow(10**9) * 10**3
+            calls: dict[str, Callable[[], Any]] = {
+                "64 reads": lambda: read(0),
+                "64 callers": lambda number=number: guarded(number),  # type: ignore[misc]  # bound at once
+            }
+            for name, call in calls.items():
+                done = _at_once([call] * CROWD)
+                last[name].append(max(done))
+                middle[name].append(statistics.median(done))
+        where = f"{database.where}, sync"
+        about: dict[str, Any] = {"baseline": "64 reads", "unit": "ms", "scale": 1e3}
+        return [
+            *compared("one hot key: median caller", where, middle, **about),
+            *compared("one hot key: last caller", where, last, **about),
+        ]

@@ -1,7 +1,8 @@
 """Other libraries at the same work, each behind one small adapter; those that are installed run.
 
 ``pip install -r benchmarks/peers.txt`` brings them, best into an environment of their own: it says
-how. An adapter is a module of this package with ``PACKAGE``, its name on PyPI, and ``opened``.
+how. An adapter is a module of this package, named after the package on PyPI, with ``opened``: what
+it yields are turns of the same order, under keys that never repeat.
 """
 
 from __future__ import annotations
@@ -13,26 +14,27 @@ import logging
 import pkgutil
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.measuring import blocking, compared, turn_by_turn
 from benchmarks.shop import shop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from benchmarks.databases import Database
     from benchmarks.measuring import Figure, Size, Turn
 
-    Calls = dict[str, Callable[[int], Any]]
+GROUP: Final = "beside other libraries"
+BARE_OF: Final = {"agent-ledger, tx=": "bare, psycopg async"}
+"""Who does not work through SQLAlchemy, and what the bare transaction is there."""
 
 
 def beside_peers(database: Database, size: Size) -> list[Figure]:
     """Effects by this library and by every peer there is, beside the bare transaction."""
     logging.getLogger("dbos").setLevel(logging.ERROR)
-    here = shop(database)
     with ExitStack() as stack:
+        here = stack.enter_context(shop(database))
         # Their own files go where ours is: the same disk.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_beside(database))))
         candidates: dict[str, Turn] = {
@@ -41,11 +43,14 @@ def beside_peers(database: Database, size: Size) -> list[Figure]:
             "by hand, the same transaction": blocking(lambda number: here.by_hand(number, "peers")),
         }
         for peer in installed():
-            opened = stack.enter_context(peer.opened(database, here, folder))
-            candidates |= {name: blocking(call) for name, call in opened.items()}
-        medians = turn_by_turn(candidates, size)
-    where = f"{database.name}, sync"
-    return compared("beside other libraries", where, medians, baseline="bare")
+            candidates |= stack.enter_context(peer.opened(database, here, folder))
+        medians = turn_by_turn(candidates, replace(size, turns=(size.turns + 1) // 2))  # some: long
+    figures = compared(GROUP, database.where, medians, baseline="bare")
+    for name, bare in BARE_OF.items():
+        if name in medians:
+            beside = {bare: medians[bare], name: medians[name]}
+            figures += compared(f"{GROUP}, {bare}", database.where, beside, baseline=bare)
+    return figures
 
 
 def installed() -> list[Any]:

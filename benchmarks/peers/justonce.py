@@ -9,18 +9,19 @@ from justonce import Idempotent
 from justonce.stores.postgres import PostgresStore
 from justonce.stores.sqlite import SqliteStore
 
+from benchmarks.measuring import blocking
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from benchmarks.databases import Database
+    from benchmarks.measuring import Turn
     from benchmarks.shop import Shop
 
 
 @contextlib.contextmanager
-def opened(
-    database: Database, here: Shop, folder: Path
-) -> Iterator[dict[str, Callable[[int], Any]]]:
+def opened(database: Database, here: Shop, folder: Path) -> Iterator[dict[str, Turn]]:
     """Open its store: a file, or a table in our database."""
     if database.name == "SQLite":
         store: Any = SqliteStore(str(folder / "just.db"))
@@ -35,4 +36,4 @@ def opened(
 
         return runner.run(f"just-{number}", effect, payload={"number": number})
 
-    yield {"justonce": order}
+    yield {"justonce": blocking(order)}
