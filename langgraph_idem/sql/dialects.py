@@ -21,11 +21,12 @@ MYSQL_LIKE: Final = frozenset({"mysql", "mariadb"})
 SUPPORTED: Final = frozenset({"sqlite", "postgresql"}) | MYSQL_LIKE
 
 _STAMPED: Final = ("began_at", "claimed_at", "sent_at")
-_CLAIMED: Final = (
+CLAIMED: Final = (
     *("scope", "operation", "key", "kind", "state", "fingerprint", "attempt_id", "attempts"),
     *("arguments", "thread_id", "message_id", "tool_call_id", "lease_seconds"),
     *("approved_by", "approval_note"),
 )
+"""What a claim gives a value to; the rest is stamped by the database, or written later."""
 
 
 def arbitrated_insert(effects: sa.Table, dialect: str, wait_seconds: float) -> Insert:
@@ -55,7 +56,7 @@ def _returning(statement: Any) -> Insert:
 
 
 def _sqlite_insert(effects: sa.Table) -> Any:
-    values: dict[str, Any] = {name: bindparam(name) for name in _CLAIMED}
+    values: dict[str, Any] = {name: bindparam(name) for name in CLAIMED}
     values |= {name: db_now() for name in _STAMPED}
     insert = sqlite.insert(effects).values(values)
     return insert.on_conflict_do_nothing().returning(effects.c.attempt_id)
@@ -69,9 +70,9 @@ def _postgresql_insert(effects: sa.Table, wait_seconds: float) -> Any:
     """
     milliseconds = str(max(1, round(wait_seconds * 1000)))
     bounded = func.set_config("lock_timeout", milliseconds, sa.true()).is_not(None)
-    columns = [bindparam(name, type_=effects.c[name].type) for name in _CLAIMED]
+    columns = [bindparam(name, type_=effects.c[name].type) for name in CLAIMED]
     row = sa.select(*columns, *(db_now() for _ in _STAMPED)).where(bounded)
-    insert = postgresql.insert(effects).from_select([*_CLAIMED, *_STAMPED], row)
+    insert = postgresql.insert(effects).from_select([*CLAIMED, *_STAMPED], row)
     return insert.on_conflict_do_nothing().returning(effects.c.attempt_id)
 
 
@@ -80,7 +81,7 @@ def _refused_duplicate(effects: sa.Table) -> Insert:
 
     A refused row leaves the transaction usable there, unlike in PostgreSQL.
     """
-    values: dict[str, Any] = {name: bindparam(name) for name in _CLAIMED}
+    values: dict[str, Any] = {name: bindparam(name) for name in CLAIMED}
     statement = sa.insert(effects).values(values | {name: db_now() for name in _STAMPED})
 
     def insert(conn: sa.Connection, values: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from langgraph_idem.errors import ConfigurationError
 from langgraph_idem.sql.dialects import MYSQL_LIKE, SUPPORTED
+from langgraph_idem.sql.probes.sqlite import ASKED_JOURNAL
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
@@ -293,9 +294,12 @@ def _own_async_engine(url: sa.URL, wait_seconds: float) -> AsyncEngine:
 def _prepare(engine: sa.Engine, wait_seconds: float) -> None:
     """Set up what can only be set on each connection."""
     settings = _settings(engine.dialect.name, wait_seconds)
+    is_sqlite = engine.dialect.name == "sqlite"
 
     @event.listens_for(engine, "connect")
-    def _set(connection: Any, _record: Any) -> None:
+    def _set(connection: Any, record: Any) -> None:
+        if is_sqlite:
+            record.info[ASKED_JOURNAL] = "wal"  # setup() looks whether it was had
         cursor = connection.cursor()
         for setting in settings:
             cursor.execute(setting)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from langgraph_idem.errors import ConfigurationError
+from langgraph_idem.sql import probes
 from langgraph_idem.sql.dialects import MYSQL_LIKE
 from langgraph_idem.sql.schema import db_now
 
@@ -35,11 +36,14 @@ def migrate(conn: sa.Connection, tables: LedgerTables) -> None:
     """Bring a ledger's tables to this library's version, in the caller's transaction.
 
     Raises:
-        ConfigurationError: The tables are newer than this library.
+        ConfigurationError: The tables are newer than this library, or the database cannot keep
+            what a ledger promises.
 
     """
+    probes.check_database(conn, tables)
     with _alone(conn):
         _step_up(conn, tables)
+    probes.check_tables(conn, tables)
 
 
 def _step_up(conn: sa.Connection, tables: LedgerTables) -> None:
