@@ -14,7 +14,7 @@ import click
 
 from benchmarks import pages, peers, report
 from benchmarks.databases import databases
-from benchmarks.figures import counted, effects, footprint, graph, growth, load
+from benchmarks.figures import counted, effects, footprint, graph, growth, load, parts
 from benchmarks.measuring import QUICK, Figure, Size
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ FIGURES: Final[dict[str, Measure]] = {
     "counted": counted.counted,
     "transactional": effects.transactional,
     "own-work": effects.own_work,
+    "parts": parts.where_time_goes,
     "replay": effects.replay,
     "remote": effects.remote,
     "async": effects.in_async,
@@ -44,7 +45,7 @@ ONCE: Final = frozenset({"unguarded-tool", "import"})
 """What has nothing to do with the kind of database."""
 DURABLE_ONLY: Final = frozenset({"counted", "hot-key"})
 """What is not measured without the disk: nothing else would come of it."""
-WITHOUT_DISK_ONLY: Final = frozenset({"own-work", "memory"})
+WITHOUT_DISK_ONLY: Final = frozenset({"own-work", "parts", "memory"})
 """What is not about the disk, which would only make it longer."""
 RESULTS: Final = Path(__file__).parent / "results"
 
@@ -106,7 +107,8 @@ def measure(
             missing.append("PostgreSQL (give --database-url, or install its server binaries)")
         for name in names:
             for database in where(name, found):
-                click.echo(f"{name}, {database.where} ...", err=True)
+                minutes = (time.monotonic() - began) / 60
+                click.echo(f"{minutes:5.1f} min: {name}, {database.where} ...", err=True)
                 figures = report.replaced(figures, FIGURES[name](database, size))
                 run["minutes"] = round((time.monotonic() - began) / 60, 1)
                 report.write(figures, [*runs, run], missing, out)
@@ -119,7 +121,7 @@ def where(name: str, found: Sequence[Database]) -> list[Database]:
     if name in DURABLE_ONLY:
         return [database for database in found if database.is_durable]
     if name in WITHOUT_DISK_ONLY:
-        return [database for database in found if not database.is_durable]
+        return [database for database in found if not database.is_durable] or [*found]
     return [*found]
 
 

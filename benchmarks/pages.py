@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import report
+from benchmarks.figures.parts import PARTS
 from benchmarks.peers import GROUP as PEERS
 
 if TYPE_CHECKING:
@@ -189,6 +190,20 @@ def _own_work(results: Results) -> str:
     return _table(["median, µs (ratio to bare)", *WHERE[1::2]], rows)
 
 
+def _parts(results: Results) -> str:
+    kinds = ("bare transaction", "transactional effect", "replay")
+    columns = [(kind, where) for where in WHERE[1::2] for kind in kinds]
+    found = {
+        part: [results.get(f"parts of a {kind}", part, where) for kind, where in columns]
+        for part in PARTS
+    }
+    rows = [[part, *map(_micro, figures)] for part, figures in found.items()]
+    last = next(iter(found.values()))
+    rows.append(["all", *(f"{f.baseline_value:,.0f}" if f else "" for f in last)])
+    head = [f"{where.split()[0]}: {kind}" for kind, where in columns]
+    return _table(["µs", *head], rows)
+
+
 def _throughput(results: Results) -> str:
     rows = []
     for unit in ("threads", "processes"):
@@ -263,6 +278,7 @@ TABLES: Final[dict[str, Callable[[Results], str]]] = {
     "effects": _effects,
     "times": _times,
     "own_work": _own_work,
+    "parts": _parts,
     "throughput": _throughput,
     "growth": _growth,
     "peers": _peers,

@@ -85,7 +85,11 @@ def _aim(figure: Figure) -> str:
 
 def chart(figures: Sequence[Figure]) -> str:
     """Draw the ratios as bars; a mark shows the target, or else the baseline."""
-    measured = [figure for figure in figures if not figure.group.endswith("counted")]
+    measured = [
+        figure
+        for figure in figures
+        if not figure.group.startswith("parts") and not figure.group.endswith("counted")
+    ]
     shown = [figure for figure in measured if figure.name != figure.baseline]
     names = [f"{f.group}, {f.name} ({f.where})" for f in shown]
     widest = max(map(len, names), default=0)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from benchmarks.measuring import Size
 
 CROWD = 64
+MANY_WRITERS = {"SQLite": 8}
+"""Threads beyond which only the waiting grows: one writes at a time."""
 SELLERS = 4
 """Threads in each process."""
 
@@ -83,6 +85,8 @@ def throughput(database: Database, size: Size) -> list[Figure]:
         candidates = {"bare": here.bare, "guarded": here.guarded("t")}
         figures: list[Figure] = []
         for threads in size.threads:
+            if threads > MANY_WRITERS.get(database.name, threads):
+                continue
             rates: dict[str, list[float]] = {name: [] for name in candidates}
             for call in candidates.values():
                 _rate(call, threads, size.seconds / 5)
