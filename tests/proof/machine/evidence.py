@@ -1,0 +1,156 @@
+"""What is on disk when all is quiet, read by nobody's API: rows, the provider's file, answers."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from tests.proof.machine import journal, provider
+from tests.proof.machine.places import Place
+
+SAY_SOMETHING: Final = frozenset({"langgraph_idem.EffectBusy", "langgraph_idem.OutcomeUnknown"})
+"""Errors after which everybody knows as much as before."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A row of the ledger, as far as it matters here."""
+
+    state: str
+    number: int | None = None
+    is_transactional: bool = True
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one call gave one worker: a number, or an error.
+
+    Attributes:
+        worker: Who.
+        number: The result, None if it was an error.
+        error: Names of the error's class and its bases.
+        words: The error's own.
+
+    """
+
+    worker: str
+    number: int | None = None
+    error: tuple[str, ...] = ()
+    words: str = ""
+
+    @property
+    def is_result(self) -> bool:
+        """Tell whether it is no error."""
+        return not self.error
+
+    @property
+    def leaves_open(self) -> bool:
+        """Tell whether it says nothing of the effect: the database failed somewhere."""
+        return bool(self.error) and self.error[0] not in SAY_SOMETHING
+
+
+@dataclass
+class Evidence:
+    """All of it; effects are named by operation and key, as ``"ship O-0001"``.
+
+    Attributes:
+        called: Effects that were asked for when all was quiet: each must have happened.
+        happened: The numbers of what really took place, by the business rows and the provider.
+        records: The ledger's rows.
+        recorded_twice: Effects with more than one of them.
+        shows_database: Whether callers see the database's own errors, because their tools or
+            their checkpointer use it.
+        answers: Every answer that any worker got.
+        unanswered: Effects with a call that never came back, or came back without an outcome.
+        deducted: Units gone from stock; None: there is no stock here.
+        unfinished: Runs of the agent that are not through, and where they stand.
+        settled_by_person: Effects that a person had to settle.
+        cut_off: Calls that never came back.
+        accidents: Workers that ended by themselves though nobody asked them to.
+
+    """
+
+    called: set[str] = field(default_factory=set)
+    happened: dict[str, list[int]] = field(default_factory=dict)
+    records: dict[str, Record] = field(default_factory=dict)
+    recorded_twice: list[str] = field(default_factory=list)
+    shows_database: bool = True
+    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    unanswered: set[str] = field(default_factory=set)
+    deducted: int | None = None
+    unfinished: dict[str, str] = field(default_factory=dict)
+    settled_by_person: int = 0
+    cut_off: int = 0
+    accidents: list[str] = field(default_factory=list)
+
+
+def read(place: Place) -> Evidence:
+    """Read everything that is on disk."""
+    found = Evidence()
+    happened: defaultdict[str, list[int]] = defaultdict(list)
+    engine = sa.create_engine(place.direct, poolclass=sa.NullPool)
+    with engine.connect() as conn:
+        _business(conn, found, happened)
+        rows = conn.execute(_LEDGER).mappings().all()
+    _records(rows, found)
+    found.settled_by_person = sum(row["resolved_by"] is not None for row in rows)
+    for entry in provider.read(place.book):
+        happened[f"charge {entry['order_id']}"].append(entry["number"])
+    found.happened = dict(happened)
+    _answers(place.folder, found)
+    return found
+
+
+_COLUMNS = ("operation", "key", "kind", "state", "result", "resolved_by")
+_LEDGER = sa.select(sa.table("idem_effects", *map(sa.column, _COLUMNS)))
+
+
+def _business(conn: sa.Connection, found: Evidence, happened: dict[str, list[int]]) -> None:
+    for order_id, number in conn.execute(sa.text("select order_id, number from shipments")):
+        happened[f"ship {order_id}"].append(number)
+    left, shelves = conn.execute(sa.text("select sum(units), count(*) from stock")).one()
+    found.deducted = shelves * 1_000_000 - int(left)
+
+
+def _records(rows: Sequence[Any], found: Evidence) -> None:
+    for name, record in map(_record, rows):
+        if name in found.records:
+            found.recorded_twice.append(name)
+        found.records[name] = record
+
+
+def _record(row: Any) -> tuple[str, Record]:
+    result = json.loads(row["result"]) if row["result"] else {}
+    is_transactional = row["kind"] == "transactional"
+    name = f"{row['operation']} {row['key']}"
+    return name, Record(row["state"], result.get("number"), is_transactional)
+
+
+def _answers(folder: Path, found: Evidence) -> None:
+    open_calls: defaultdict[tuple[str, str], int] = defaultdict(int)
+    answers: defaultdict[str, list[Answer]] = defaultdict(list)
+    for line in journal.lines(folder):
+        worker = line["worker"]
+        if "asked" in line:
+            open_calls[worker, line["asked"]] += 1
+        elif "lost" in line:
+            found.unanswered.add(line["lost"])
+        else:
+            open_calls[worker, line["key"]] -= 1
+            answers[line["key"]].append(_answer(line))
+    found.answers = dict(answers)
+    still_open = [name for (_worker, name), count in open_calls.items() if count > 0]
+    found.cut_off = len(still_open)
+    found.unanswered |= set(still_open)
+    found.unanswered |= {n for n, told in answers.items() if any(a.leaves_open for a in told)}
+
+
+def _answer(line: dict[str, Any]) -> Answer:
+    names = tuple(line.get("error", ()))
+    return Answer(line["worker"], line.get("number"), names, line.get("words", ""))
