@@ -231,9 +231,10 @@ def test_a_run_that_stands_still_and_a_worker_that_fails_are_found(world: World)
     """An agent's run that is not through, and a worker that ends by itself, are violations."""
     found = evidence.read(world.place)
     found.unfinished, found.accidents = {"O-0001": "RUNNING"}, ["worker 0001 ended with 1"]
-    found.recorded_twice = ["ship O-0001"]
+    found.recorded_twice, found.settled_by_person = ["ship O-0001"], 1
     assert checker.violations(found) == [
         "unfinished: the run O-0001 stands at RUNNING",
+        "left to a person: 1 effects that could be found out about",
         "recorded twice: ship O-0001",
         "accident: worker 0001 ended with 1",
     ]

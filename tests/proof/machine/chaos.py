@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
 
-from tests.proof.machine.journal import Shared
+from tests.proof.machine.journal import CONDUCTOR, Journal, Shared
 from tests.proof.machine.places import Database, Place
 from tests.proof.machine.plan import SLOTS, Cell, Cut, Fate, Life, Strike, What, latest_clock
 from tests.proof.machine.report import Tally
@@ -148,6 +148,7 @@ class Chaos:
         self.tally, self.tell = tally, tell
         self.accidents: list[str] = []
         self._clock = Shared(place.folder / "clock")
+        self._notes = Journal(place.folder, CONDUCTOR)
         self._one_at_a_time = asyncio.Lock()
 
     async def run(self, lives: list[Life]) -> None:
@@ -228,7 +229,9 @@ class Chaos:
         self.tally.counts["full disks"] += 1
 
     async def _step(self, strike: Strike) -> None:
+        self._notes.stepped()
         self._clock.value = strike.seconds
+        self._notes.stepped()
         self.tally.counts["clock steps"] += 1
 
     async def _cut(self, strike: Strike) -> None:

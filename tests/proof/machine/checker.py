@@ -61,6 +61,8 @@ def _about_all(found: Evidence) -> Iterator[str]:
     yield from _stock(found)
     for thread, where in sorted(found.unfinished.items()):
         yield f"unfinished: the run {thread} stands at {where}"
+    if found.settled_by_person and not found.needs_person:
+        yield f"left to a person: {found.settled_by_person} effects that could be found out about"
     for name in found.recorded_twice:
         yield f"recorded twice: {name}"
     for accident in found.accidents:

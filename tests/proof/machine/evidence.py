@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from tests.proof.machine import journal, provider
 from tests.proof.machine.places import Place
+from tests.proof.machine.plan import LEASE
 
 SAY_SOMETHING: Final = frozenset({"langgraph_idem.EffectBusy", "langgraph_idem.OutcomeUnknown"})
 """Errors after which everybody knows as much as before."""
@@ -67,10 +68,12 @@ class Evidence:
         shows_database: Whether callers see the database's own errors, because their tools or
             their checkpointer use it.
         answers: Every answer that any worker got.
-        unanswered: Effects with a call that never came back, or came back without an outcome.
+        unanswered: Effects with a call that never came back, came back without an outcome, or
+            outlived its lease.
         deducted: Units gone from stock; None: there is no stock here.
         unfinished: Runs of the agent that are not through, and where they stand.
         settled_by_person: Effects that a person had to settle.
+        needs_person: Whether some may have needed one: nothing else could tell.
         cut_off: Calls that never came back.
         accidents: Workers that ended by themselves though nobody asked them to.
 
@@ -86,13 +89,14 @@ class Evidence:
     deducted: int | None = None
     unfinished: dict[str, str] = field(default_factory=dict)
     settled_by_person: int = 0
+    needs_person: bool = False
     cut_off: int = 0
     accidents: list[str] = field(default_factory=list)
 
 
 def read(place: Place) -> Evidence:
     """Read everything that is on disk."""
-    found = Evidence()
+    found = Evidence(needs_person=place.kind == "remote-neither")
     happened: defaultdict[str, list[int]] = defaultdict(list)
     engine = sa.create_engine(place.direct, poolclass=sa.NullPool)
     with engine.connect() as conn:
@@ -133,22 +137,30 @@ def _record(row: Any) -> tuple[str, Record]:
 
 
 def _answers(folder: Path, found: Evidence) -> None:
-    open_calls: defaultdict[tuple[str, str], int] = defaultdict(int)
+    lines = list(journal.lines(folder))
+    steps = [line["at"] for line in lines if "stepped" in line]
+    open_since: dict[tuple[str, str], list[float]] = defaultdict(list)
     answers: defaultdict[str, list[Answer]] = defaultdict(list)
-    for line in journal.lines(folder):
-        worker = line["worker"]
+    for line in lines:
+        worker, key = line["worker"], line.get("key")
         if "asked" in line:
-            open_calls[worker, line["asked"]] += 1
+            open_since[worker, line["asked"]].append(line["at"])
         elif "lost" in line:
             found.unanswered.add(line["lost"])
-        else:
-            open_calls[worker, line["key"]] -= 1
-            answers[line["key"]].append(_answer(line))
+        elif key is not None:
+            answers[key].append(_answer(line))
+            began = open_since[worker, key].pop() if open_since[worker, key] else line["at"]
+            if answers[key][-1].leaves_open or _outlived(began, line["at"], steps):
+                found.unanswered.add(key)
     found.answers = dict(answers)
-    still_open = [name for (_worker, name), count in open_calls.items() if count > 0]
+    still_open = [key for (_worker, key), begun in open_since.items() for _ in begun]
     found.cut_off = len(still_open)
     found.unanswered |= set(still_open)
-    found.unanswered |= {n for n, told in answers.items() if any(a.leaves_open for a in told)}
+
+
+def _outlived(began: float, ended: float, steps: list[float]) -> bool:
+    """Tell whether a call may have lasted longer than its lease: it lost its claim, then."""
+    return ended - began > LEASE * 0.9 or any(began <= step <= ended for step in steps)
 
 
 def _answer(line: dict[str, Any]) -> Answer:

@@ -29,9 +29,17 @@ class Book:
         self._lock = threading.Lock()
         self._entries = read(path)
 
-    def act(self, key: str, order_id: str) -> int:
-        """Bring one effect about; a repeated key counts where keys are honoured."""
+    def act(self, key: str, order_id: str, until: float) -> int:
+        """Bring one effect about; a repeated key counts where keys are honoured.
+
+        Raises:
+            TimeoutError: It is past ``until``: nobody waits for the request any more, and one that
+                has not arrived by then never will. That much the ledger has to take for granted.
+
+        """
         with self._lock:
+            if time.monotonic() > until:
+                raise TimeoutError(order_id)
             known = self.find(key) if self._kind == "keys" else None
             return known or self._enter(key, order_id)
 
@@ -61,7 +69,11 @@ class _Desk(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         _dawdle()
-        number = self.book.act(asked["key"], asked["order_id"])
+        try:
+            number = self.book.act(asked["key"], asked["order_id"], asked["until"])
+        except TimeoutError:
+            self.close_connection = True
+            return
         _dawdle()
         self._answer({"order_id": asked["order_id"], "number": number})
 

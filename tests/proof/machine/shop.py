@@ -118,7 +118,7 @@ class Desk:
             with httpx.Client(timeout=PATIENCE, trust_env=False) as client:
                 answer = client.post(
                     self._url,
-                    json={"key": effect.idempotency_key, "order_id": order_id},
+                    json=_asked(effect, order_id),
                     extensions={"trace": self._trace},
                 )
         except httpx.HTTPError:
@@ -132,7 +132,7 @@ class Desk:
             async with httpx.AsyncClient(timeout=PATIENCE, trust_env=False) as client:
                 answer = await client.post(
                     self._url,
-                    json={"key": effect.idempotency_key, "order_id": order_id},
+                    json=_asked(effect, order_id),
                     extensions={"trace": self._atrace},
                 )
         except httpx.HTTPError:
@@ -153,6 +153,11 @@ class Desk:
 
     async def _atrace(self, event: str, info: object) -> None:
         self._trace(event, info)
+
+
+def _asked(effect: Effect, order_id: str) -> dict[str, Any]:
+    until = time.monotonic() + PATIENCE
+    return {"key": effect.idempotency_key, "order_id": order_id, "until": until}
 
 
 def charging(ledger: Ledger, desk: Desk, kind: str, colour: str) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ from langgraph_idem import (
     EffectBusy,
     Ledger,
     LedgerError,
+    OutcomeUnknown,
     Recovery,
     RunStatus,
     arecover,
@@ -43,7 +44,7 @@ PR_SET_PDEATHSIG: Final = 1
 """Of Linux's ``prctl``."""
 PAUSE: Final = 0.1
 """Seconds before a clean worker asks again."""
-WAITED_FOR: Final = (EffectBusy, LedgerError, sqlite3.OperationalError)
+WAITED_FOR: Final = (EffectBusy, LedgerError, OutcomeUnknown, sqlite3.OperationalError)
 """What may be over in a while: a lease, a lock; for agents the lock of their checkpoints."""
 PATIENT: Final = 15.0
 """Seconds for which a clean worker asks again before it gives a key up."""
@@ -88,6 +89,10 @@ class Worker:
         self._is_patient &= time.monotonic() - since < PATIENT
         return self._is_patient
 
+    def needs_person(self, error: Exception) -> bool:
+        """Tell whether nothing but a person can settle it."""
+        return isinstance(error, OutcomeUnknown) and self.place.kind == "remote-neither"
+
     @contextlib.contextmanager
     def noted(self, *names: str) -> Iterator[Noted]:
         """Note what is asked for, and the error if one comes of it."""
@@ -98,7 +103,7 @@ class Worker:
             with self.window.call():
                 yield noted
         except Exception as error:  # noqa: BLE001 - whatever it is, the checker shall see it
-            noted.is_over = not isinstance(error, WAITED_FOR)
+            noted.is_over = not isinstance(error, WAITED_FOR) or self.needs_person(error)
             for name in names:
                 self.journal.error(name, error)
             time.sleep(0.01)  # a server that is down should not be asked a thousand times
