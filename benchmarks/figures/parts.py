@@ -107,7 +107,7 @@ def _whose(frame: FrameType | None) -> str:
     code = frame.f_code
     if code.co_name in _CALLS_THE_DRIVER:
         return PARTS[0]
-    if _DRIVER_CALLED.search(linecache.getline(code.co_filename, frame.f_lineno)):
+    if _DRIVER_CALLED.search(linecache.getline(code.co_filename, frame.f_lineno or 0)):
         return PARTS[0]
     return next(
         (name for name, inside in WHOSE if any(i in code.co_filename for i in inside)), OTHERS
