@@ -52,3 +52,51 @@ class Journal:
 
     def _note(self, **line: Any) -> None:
         line["at"] = time.monotonic()  # the same for all, and nobody shifts it
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+        os.fsync(self._file)
+
+
+def names_of(error: BaseException) -> list[str]:
+    """Name what an error is, the most special first: ``"langgraph_idem.LedgerError"``."""
+    kinds = [kind for kind in type(error).__mro__ if kind.__module__ != "builtins"] or [type(error)]
+    return [f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}" for kind in kinds]
+
+
+def lines(folder: Path, names: str = "*") -> Iterator[dict[str, Any]]:
+    """Read the lines of all workers whose names fit a pattern, with the worker's name."""
+    for path in sorted(folder.glob(f"answers-{names}.jsonl")):
+        worker = path.stem.removeprefix("answers-")
+        # A kill may have torn the last line: then the worker had not gone on.
+        for line in path.read_text().split("\n")[:-1]:
+            yield {"worker": worker, **json.loads(line)}
+
+
+class Shared:
+    """A number that one side writes and the others read, whoever is frozen.
+
+    Args:
+        path: Its file; made if it is not there.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(struct.pack("d", 0.0))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 8)
+
+    @property
+    def value(self) -> float:
+        """The number."""
+        (value,) = struct.unpack("d", self._memory[:8])
+        return float(value)
+
+    @value.setter
+    def value(self, value: float) -> None:
+        self._memory[:8] = struct.pack("d", value)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._memory.close()
