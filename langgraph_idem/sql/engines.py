@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import math
 import threading
@@ -188,6 +189,7 @@ class Engines:
         if not isinstance(bind, AsyncEngine):
             return False
         self._async_engine = bind
+        _end_before_closing(bind.sync_engine)
         return True
 
     def _dialect(self) -> str:
@@ -300,10 +302,31 @@ def _prepare(engine: sa.Engine, wait_seconds: float) -> None:
     def _set(connection: Any, record: Any) -> None:
         if is_sqlite:
             record.info[ASKED_JOURNAL] = "wal"  # setup() looks whether it was had
-        cursor = connection.cursor()
-        for setting in settings:
-            cursor.execute(setting)
-        cursor.close()
+        try:
+            for setting in settings:
+                with contextlib.closing(connection.cursor()) as cursor:
+                    cursor.execute(setting)
+        except BaseException:  # cancelled: nobody else knows of this connection yet
+            connection.close()
+            raise
+
+    _end_before_closing(engine)
+
+
+def _end_before_closing(engine: sa.Engine) -> None:
+    """Let a connection that was cancelled end its transaction before it is closed.
+
+    A SQLite connection that is closed while one of its statements is alive keeps its lock, and a
+    cancelled ``INSERT ... RETURNING`` is kept alive by the traceback of its exception.
+    """
+    if engine.dialect.driver == "aiosqlite" and not event.contains(engine, "invalidate", _end):
+        event.listen(engine, "invalidate", _end)
+
+
+def _end(connection: Any, _record: Any, _error: BaseException | None) -> None:
+    # Cancelled once more, or not in a greenlet: the roll-back is sent, or the garbage's anyway.
+    with contextlib.suppress(Exception, asyncio.CancelledError):
+        connection.rollback()
 
 
 def _settings(dialect: str, wait_seconds: float) -> tuple[str, ...]:
