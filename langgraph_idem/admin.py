@@ -150,7 +150,7 @@ class LedgerAdmin:
         fits = [effects.c[name] == value for name, value in filters.items() if value is not None]
         states = effects.c.state.in_([State.UNKNOWN.value, State.CLAIMED.value])
         query = sa.select(effects).where(states, *fits).order_by(effects.c.began_at)
-        return (Seen(record_of(row), now) for row in conn.execute(query).mappings())
+        return (Seen(record_of(row), now) for row in conn.execute(query))
 
     def _asked(self, question: Callable[[sa.Connection], T]) -> T:
         self._check_file()

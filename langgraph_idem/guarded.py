@@ -126,7 +126,7 @@ class Guarded:
 
     def _bound(self, args: Any, kwargs: Any) -> tuple[inspect.BoundArguments, Body]:
         shape = self.operation.shape
-        bound = shape.signature.bind(*args, **kwargs)
+        bound = shape.bound(args, kwargs)
         return bound, Body(shape.function, shape.takes, args, kwargs, self.lookup)
 
     async def _carried_out(self, site: Site, bound: inspect.BoundArguments) -> Any:

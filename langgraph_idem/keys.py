@@ -169,6 +169,11 @@ def _part_text(part: object) -> str:
     )
 
 
+_encoded: Final = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+).encode
+
+
 def canonical_json(arguments: Mapping[str, Any]) -> str:
     """Write arguments so that what means the same is written the same.
 
@@ -182,13 +187,7 @@ def canonical_json(arguments: Mapping[str, Any]) -> str:
 
     """
     try:
-        return json.dumps(
-            _plain(dict(arguments), InvalidArguments),
-            sort_keys=True,
-            ensure_ascii=False,
-            separators=(",", ":"),
-            allow_nan=False,
-        )
+        return _encoded(_object(arguments.items(), InvalidArguments))
     except (ValueError, RecursionError) as error:
         raise InvalidArguments(
             f"The arguments have no canonical form: {error}. An object holds itself, is nested too "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-import uuid
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -71,7 +71,7 @@ class Operation:
             kind=self.kind,
             fingerprint=keys.fingerprint(canonical),
             arguments=canonical if keep_arguments else None,
-            attempt_id=uuid.uuid4().hex,
+            attempt_id=os.urandom(16).hex(),
             origin=context.origin,
             lease_seconds=self.lease_seconds,
             told=self._told(bound) if self.kind is Kind.REMOTE else "{}",
@@ -114,12 +114,23 @@ class Operation:
         }
 
     def _key(self, bound: inspect.BoundArguments, context: CallContext) -> str:
-        bound.apply_defaults()
         if self.key is PER_CALL:
             return keys.key_text(_per_call(context, self.name))
         if callable(self.key):
+            bound.apply_defaults()
             return keys.key_text(_asked(self.key, bound.arguments, context))
-        return keys.key_text(tuple(_part(self.name, name, bound.arguments) for name in self.key))
+        return keys.key_text([self._part(name, bound) for name in self.key])
+
+    def _part(self, name: str, bound: inspect.BoundArguments) -> Any:
+        default = self.shape.signature.parameters[name].default
+        value = bound.arguments.get(name, default)
+        if value is None or (isinstance(value, str) and not value.strip()):
+            raise MissingKey(
+                f"{self.name} is keyed by {name!r}, which is {value!r}: it names no effect. Give "
+                f"{name!r} a value.",
+                operation=self.name,
+            )
+        return value
 
     def _scope(self, bound: inspect.BoundArguments, context: CallContext) -> str:
         if callable(self.scope):
@@ -149,17 +160,6 @@ def _is_default(value: Any, default: Any) -> bool:
 
 def _canonical(value: Any) -> str:
     return keys.canonical_json({"": value})
-
-
-def _part(operation: str, name: str, arguments: Mapping[str, Any]) -> Any:
-    value = arguments[name]
-    if value is None or (isinstance(value, str) and not value.strip()):
-        raise MissingKey(
-            f"{operation} is keyed by {name!r}, which is {value!r}: it names no effect. Give "
-            f"{name!r} a value.",
-            operation=operation,
-        )
-    return value
 
 
 def _per_call(context: CallContext, operation: str) -> tuple[str, str, str]:

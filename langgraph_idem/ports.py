@@ -42,8 +42,14 @@ class Transaction(Protocol):
 class Site(Protocol):
     """Where one call runs: blocking in a thread, or awaiting on an event loop."""
 
-    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """Open a transaction that may write."""
+    def transaction(self, *, writes: bool = True) -> AbstractAsyncContextManager[Transaction]:
+        """Open a transaction.
+
+        Args:
+            writes: False: only statements that read will run in it, each of which may see a moment
+                of its own; it takes no lock that could be waited for.
+
+        """
         ...
 
     async def call(self, effect: Effect) -> Any:
@@ -69,6 +75,11 @@ class Site(Protocol):
 
 class Statements(Protocol):
     """The ledger's SQL, each a function of a connection; they are in ``sql/statements.py``."""
+
+    @property
+    def expects_replay(self) -> bool:
+        """True if reading before claiming is likely to pay."""
+        ...
 
     def claim(self, conn: Connection, call: Call) -> Seen | None:
         """Insert the claim; return None if it won, else the row that was there before."""

@@ -129,6 +129,8 @@ async def transactional(site: Site, call: Call, rules: Rules) -> Done:
 
 
 async def _transactional_once(site: Site, call: Call, rules: Rules) -> Done:
+    if (known := await settled_before(site, call, rules)) is not None:
+        return settled(known, call, rules)
     refusal: BaseException
     try:
         async with site.transaction() as tx:
@@ -147,6 +149,20 @@ async def _transactional_once(site: Site, call: Call, rules: Rules) -> Done:
         rules.tell(events.Succeeded, call)
         return Done(value)
     return await _refuse(site, call, rules, refusal)
+
+
+async def settled_before(site: Site, call: Call, rules: Rules) -> Decision | None:
+    """Look ahead of the claim for an effect that is settled, where the ledger expects to find one.
+
+    What is settled stays so: no lock is needed to read it. Whatever else is there, or nothing, is
+    for the claim to say.
+    """
+    if not rules.statements.expects_replay:
+        return None
+    async with site.transaction(writes=False) as tx:
+        seen = await tx.sql(lambda conn: rules.statements.standing(conn, call))
+    decision = decide(seen, call)
+    return decision if isinstance(decision, (Replay, Failed)) else None
 
 
 async def _claimed(tx: Transaction, call: Call, rules: Rules) -> Decision:
@@ -204,7 +220,7 @@ async def own_work(site: Site, work: Callable[[Connection], T], *, keep: bool) -
     Args:
         site: Where it runs.
         work: Its SQL; it may run again if the database asks for it.
-        keep: False: roll back, so that a question leaves no lock behind.
+        keep: False: it only reads, so that a question neither takes nor waits for a lock.
 
     Raises:
         LedgerError: The database cannot be reached, or somebody holds its lock.
@@ -212,7 +228,7 @@ async def own_work(site: Site, work: Callable[[Connection], T], *, keep: bool) -
     """
     for pause in (*PAUSES, None):
         try:
-            async with site.transaction() as tx:
+            async with site.transaction(writes=keep) as tx:
                 answer = await tx.sql(work)
                 if keep:
                     await tx.commit()

@@ -28,6 +28,7 @@ from langgraph_idem.protocols import (
     own_work,
     persistently,
     settled,
+    settled_before,
     unknown,
     words_of,
 )
@@ -169,6 +170,8 @@ async def _step(
 
 async def _claim(site: Site, call: Call, rules: RemoteRules) -> Decision:
     async def once(site: Site, call: Call, rules: Rules) -> Decision:
+        if (known := await settled_before(site, call, rules)) is not None:
+            return known
         async with site.transaction() as tx:
             seen = await tx.sql(lambda conn: rules.statements.claim(conn, call))
             decision = decide(seen, call)

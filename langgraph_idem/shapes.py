@@ -6,7 +6,8 @@ import inspect
 import types
 import typing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from langgraph_idem.effects import Effect
 from langgraph_idem.errors import ConfigurationError
@@ -30,6 +31,12 @@ _SESSIONS: Final = {False: "Session", True: "AsyncSession"}
 """What ``do`` gets where its parameter has no annotation."""
 
 
+class _Names(NamedTuple):
+    by_position: list[str]
+    by_name: set[str]
+    required: set[str]
+
+
 @dataclass(frozen=True)
 class Shape:
     """A function's signature, sorted into what the library, the framework and the model fill in."""
@@ -43,10 +50,37 @@ class Shape:
     annotations: Mapping[str, Any]
     injected: frozenset[str]
 
-    @property
-    def visible(self) -> list[str]:
+    @cached_property
+    def visible(self) -> tuple[str, ...]:
         """Names of the parameters that the model (or the caller) fills in."""
-        return [name for name in self.signature.parameters if name not in self.injected]
+        return tuple(name for name in self.signature.parameters if name not in self.injected)
+
+    @cached_property
+    def _names(self) -> _Names | None:
+        parameters = self.signature.parameters.values()
+        if any(one.kind in {one.VAR_POSITIONAL, one.VAR_KEYWORD} for one in parameters):
+            return None
+        return _Names(
+            by_position=[p.name for p in parameters if p.kind is not p.KEYWORD_ONLY],
+            by_name={p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY},
+            required={p.name for p in parameters if p.default is p.empty},
+        )
+
+    def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        """Bind the arguments of one call; ``inspect`` does it, where it is not plain to see.
+
+        Raises:
+            TypeError: They do not fit the signature.
+
+        """
+        names = self._names
+        if names is not None and len(args) <= len(names.by_position):
+            given = dict(zip(names.by_position, args, strict=False))
+            both = {**given, **kwargs}
+            is_plain = len(both) == len(given) + len(kwargs) and kwargs.keys() <= names.by_name
+            if is_plain and both.keys() >= names.required:
+                return inspect.BoundArguments(self.signature, both)
+        return self.signature.bind(*args, **kwargs)
 
     @property
     def returns(self) -> Any:

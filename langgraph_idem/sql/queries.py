@@ -40,4 +40,4 @@ def many(
         )
     fits = [effects.c[name] == str(value) for name, value in filters.items() if value is not None]
     query = sa.select(effects).where(*fits).order_by(effects.c.claimed_at.desc()).limit(limit)
-    return [record_of(row) for row in conn.execute(query).mappings()]
+    return [record_of(row) for row in conn.execute(query)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -37,9 +37,12 @@ class UtcDateTime(sa.types.TypeDecorator[dt.datetime]):
         """Return an aware datetime: SQLite and MariaDB hand back naive ones."""
         if value is None:
             return None
-        naive = value.tzinfo is None
-        aware: dt.datetime = value.replace(tzinfo=dt.timezone.utc) if naive else value
-        return aware.astimezone(dt.timezone.utc)
+        utc: dt.datetime
+        if value.tzinfo is None:
+            utc = value.replace(tzinfo=dt.timezone.utc)
+        else:
+            utc = value.astimezone(dt.timezone.utc)
+        return utc
 
 
 class db_now(FunctionElement[dt.datetime]):  # noqa: N801 - reads like an SQL function
@@ -157,3 +160,7 @@ def ledger_tables(prefix: str = "idem_", schema: str | None = None) -> LedgerTab
         mariadb_engine="InnoDB",
     )
     return LedgerTables(metadata, effects, version)
+
+
+COLUMNS: Final = tuple(column.name for column in ledger_tables().effects.columns)
+"""The names of the columns of an effect's row, in their order."""

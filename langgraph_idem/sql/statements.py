@@ -6,7 +6,7 @@ Every statement is built when the ledger is made, so that an effect pays for non
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam, func
@@ -14,20 +14,26 @@ from sqlalchemy import bindparam, func
 from langgraph_idem.codec import CODEC_VERSION
 from langgraph_idem.decisions import Seen
 from langgraph_idem.effects import EffectRecord, Kind, Origin, State
-from langgraph_idem.sql.dialects import arbitrated_insert
+from langgraph_idem.sql.dialects import WON, claiming
 from langgraph_idem.sql.prepared import Prepared
-from langgraph_idem.sql.schema import db_now
+from langgraph_idem.sql.schema import COLUMNS, db_now
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
+    from collections.abc import Sequence
 
     from langgraph_idem.decisions import Call, Word
     from langgraph_idem.sql.schema import LedgerTables
 
 
 class LedgerStatements:
-    """The statements of one ledger on one kind of database."""
+    """The statements of one ledger on one kind of database.
+
+    Attributes:
+        expects_replay: True if the last claim lost, so that the next one is likely to lose as well:
+            a crashed run comes back with one replay after another. Reading first then spares it
+            a losing insert and, on SQLite, the write lock. A wrong guess costs one read.
+
+    """
 
     def __init__(self, tables: LedgerTables, dialect: str, wait_seconds: float) -> None:
         effects = self._effects = tables.effects
@@ -50,8 +56,9 @@ class LedgerStatements:
             effects.c.attempts == bindparam("p_attempts"),
             effects.c.claimed_at == bindparam("p_claimed_at", type_=effects.c.claimed_at.type),
         )
-        self._claim = arbitrated_insert(effects, dialect, wait_seconds)
-        self._read = sa.select(effects, db_now().label("now")).where(self._this_effect)
+        self.expects_replay = False
+        self._insert = claiming(effects, dialect, self._this_effect, wait_seconds)
+        self._read = Prepared(sa.select(effects, db_now()).where(self._this_effect))
         self._settle = Prepared(
             sa.update(effects)
             .where(self._mine)
@@ -63,20 +70,20 @@ class LedgerStatements:
                 settled_at=db_now(),
             )
         )
-        self._forget = sa.delete(effects).where(self._mine, effects.c.attempts == 1)
-        self._release = (
+        self._forget = Prepared(sa.delete(effects).where(self._mine, effects.c.attempts == 1))
+        self._release = Prepared(
             sa.update(effects)
             .where(self._mine, effects.c.evidence.is_(None))
             .values(state=State.RELEASED.value, settled_at=db_now())
         )
-        self._renew = (
+        self._renew = Prepared(
             sa.update(effects).where(self._mine).values(claimed_at=db_now(), sent_at=db_now())
         )
-        self._lose = self._unless_told(effects, State.UNKNOWN)
-        self._fail = self._unless_told(effects, State.FAILED)
-        self._take = self._taking(effects)
-        self._testify = self._testifying(effects)
-        self._resolve = self._resolving(effects)
+        self._lose = Prepared(self._unless_told(effects, State.UNKNOWN))
+        self._fail = Prepared(self._unless_told(effects, State.FAILED))
+        self._take = Prepared(self._taking(effects))
+        self._testify = Prepared(self._testifying(effects))
+        self._resolve = Prepared(self._resolving(effects))
 
     def claim(self, conn: sa.Connection, call: Call) -> Seen | None:
         """Insert the claim; return None if it won, else the row that was there before.
@@ -84,18 +91,32 @@ class LedgerStatements:
         The insert alone decides the race. Should the row be gone again by the time we read it
         (its holder released it), the insert is tried once more.
         """
-        values = _claim_values(call)
-        while not self._claim(conn, values):
-            found = self.read(conn, call.scope, call.operation, call.key)
+        while (claimed := self.insert(conn, call)) is not WON:
+            if claimed is None:
+                found = self.read(conn, call.scope, call.operation, call.key)
+            else:
+                found = _seen(claimed)
             if found is not None:
+                self.expects_replay = True
                 return found
+        self.expects_replay = False
         return None
+
+    def insert(self, conn: sa.Connection, call: Call) -> Any:
+        """Insert the claim, once.
+
+        Returns:
+            ``WON``; or the row that was there before, all columns and the database's time; or None
+            where it lost but cannot tell to which row.
+
+        """
+        return self._insert(conn, {**_this_effect(call), **_claim_values(call)})
 
     def read(self, conn: sa.Connection, scope: str, operation: str, key: str) -> Seen | None:
         """Read a row and the database's time."""
         where = {"p_scope": scope, "p_operation": operation, "p_key": key}
-        row = conn.execute(self._read, where).mappings().first()
-        return None if row is None else Seen(record_of(row), _now_of(row))
+        row = self._read.first(conn, where)
+        return None if row is None else _seen(row)
 
     def standing(self, conn: sa.Connection, call: Call) -> Seen | None:
         """Read the row of a call's effect."""
@@ -108,11 +129,11 @@ class LedgerStatements:
 
     def fail(self, conn: sa.Connection, call: Call, reason: str) -> bool:
         """Record a final failure; evidence of an earlier attempt makes it a success."""
-        return _changed_one(conn, self._fail, {**_mine(call), "v_reason": reason})
+        return self._fail.changes_one(conn, {**_mine(call), "v_reason": reason})
 
     def lose(self, conn: sa.Connection, call: Call, reason: str) -> bool:
         """Record that nobody can know; evidence that came meanwhile makes it a success."""
-        return _changed_one(conn, self._lose, {**_mine(call), "v_reason": reason})
+        return self._lose.changes_one(conn, {**_mine(call), "v_reason": reason})
 
     def release(self, conn: sa.Connection, call: Call) -> bool:
         """Undo a claim whose attempt did not reach the world.
@@ -122,14 +143,14 @@ class LedgerStatements:
         """
         mine = _mine(call)
         return (
-            _changed_one(conn, self._forget, mine)
-            or _changed_one(conn, self._release, mine)
+            self._forget.changes_one(conn, mine)
+            or self._release.changes_one(conn, mine)
             or self.lose(conn, call, "")
         )
 
     def renew(self, conn: sa.Connection, call: Call) -> bool:
         """Begin the lease anew right before sending again."""
-        return _changed_one(conn, self._renew, _mine(call))
+        return self._renew.changes_one(conn, _mine(call))
 
     def take_over(self, conn: sa.Connection, call: Call, earlier: EffectRecord) -> bool:
         """Become the holder, if the row is still as it was found."""
@@ -142,7 +163,7 @@ class LedgerStatements:
             "v_approved_by": call.approved_by or earlier.approved_by,
             "v_approval_note": call.approval_note or earlier.approval_note,
         }
-        return _changed_one(conn, self._take, values)
+        return self._take.changes_one(conn, values)
 
     def testify(self, conn: sa.Connection, call: Call, evidence: str) -> bool:
         """Leave a late answer with the row; where nobody settled the effect, it settles it.
@@ -154,7 +175,7 @@ class LedgerStatements:
             "v_result": evidence or None,
             "v_codec": CODEC_VERSION if evidence else None,
         }
-        return _changed_one(conn, self._testify, {**_this_effect(call), **values})
+        return self._testify.changes_one(conn, {**_this_effect(call), **values})
 
     def resolve(self, conn: sa.Connection, record: EffectRecord, word: Word) -> bool:
         """Record a person's word, if the row is still as that person saw it.
@@ -170,12 +191,12 @@ class LedgerStatements:
             "v_by": word.by,
             "v_note": word.note,
         }
-        return _changed_one(conn, self._resolve, values)
+        return self._resolve.changes_one(conn, values)
 
     def _settled(self, conn: sa.Connection, call: Call, state: State, **values: Any) -> bool:
         settled = {"v_state": state.value, "v_result": None, "v_codec": None, "v_reason": None}
         settled |= {f"v_{name}": value for name, value in values.items()}
-        return self._settle(conn, {**_mine(call), **settled}).rowcount == 1
+        return self._settle.changes_one(conn, {**_mine(call), **settled})
 
     def _unless_told(self, effects: sa.Table, state: State) -> sa.Update:
         """Settle a claim without success, unless an earlier attempt's late answer proves one."""
@@ -211,7 +232,8 @@ class LedgerStatements:
         )
 
     def _testifying(self, effects: sa.Table) -> sa.Update:
-        open_ = effects.c.state.in_([State.UNKNOWN.value, State.RELEASED.value])
+        is_unknown = effects.c.state == State.UNKNOWN.value
+        open_ = sa.or_(is_unknown, effects.c.state == State.RELEASED.value)
         result, codec = bindparam("v_result", type_=sa.Text), bindparam("v_codec", type_=sa.Integer)
 
         def if_open(then: Any, column: sa.Column[Any]) -> tuple[sa.Column[Any], Any]:
@@ -285,19 +307,19 @@ def _mine(call: Call) -> dict[str, Any]:
     return {**_this_effect(call), "p_attempt": call.attempt_id}
 
 
-def _changed_one(conn: sa.Connection, statement: sa.Update | sa.Delete, values: Any) -> bool:
-    return conn.execute(statement, values).rowcount == 1
+def _seen(row: Sequence[Any]) -> Seen:
+    """Make what was seen of a row whose last column is the database's time."""
+    return Seen(record_of(row), row[-1])
 
 
-def _now_of(row: Mapping[Any, Any]) -> datetime:
-    now: datetime = row["now"]
-    return now
+def record_of(row: Sequence[Any]) -> EffectRecord:
+    """Make the record of a row of all columns, in their order; the record's is the same."""
+    values: list[Any] = [*row[: len(COLUMNS)]]
+    values[_KIND], values[_STATE] = Kind(values[_KIND]), State(values[_STATE])
+    values[_ORIGIN] = [Origin(*values[_ORIGIN])]
+    return EffectRecord(*values)
 
 
-def record_of(row: Mapping[Any, Any]) -> EffectRecord:
-    """Make the record of a row."""
-    values = {str(name): value for name, value in row.items()}
-    values.pop("now", None)
-    origin = Origin(values.pop("thread_id"), values.pop("message_id"), values.pop("tool_call_id"))
-    kind, state = Kind(values.pop("kind")), State(values.pop("state"))
-    return EffectRecord(kind=kind, state=state, origin=origin, **values)
+_KIND: Final = COLUMNS.index("kind")
+_STATE: Final = COLUMNS.index("state")
+_ORIGIN: Final = slice(COLUMNS.index("thread_id"), COLUMNS.index("tool_call_id") + 1)

@@ -144,6 +144,6 @@ def _aging(
         moved = {each: when - delta for each, when in instants.items() if when is not None}
         this = [effects.c[column] == value for column, value in name.items()]
         conn.execute(sa.update(effects).where(*this).values(moved))
-        return record_of(conn.execute(sa.select(effects).where(*this)).mappings().one())
+        return record_of(conn.execute(sa.select(effects).where(*this)).one())
 
     return older

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -112,7 +113,16 @@ def scenarios() -> list[Scenario]:
     ]
     three = Budget(crashes=1, jumps=SCALE)
     made += [racing(kind, 3, three, name=f"{kind}, 3 actors, {words_of(three)}") for kind in KINDS]
-    return made + _special()
+    return made + _looking_first() + _special()
+
+
+def _looking_first() -> list[Scenario]:
+    """Let the ledger expect replays in every call, rightly or not."""
+    crash = Budget(crashes=1, jumps=1)
+    made = [
+        racing(kind, 2, crash, name=f"{kind}, looks first, {words_of(crash)}") for kind in KINDS
+    ]
+    return [replace(scenario, looks_first=True) for scenario in made]
 
 
 def _special() -> list[Scenario]:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from langgraph_idem import protocols, remote
 from langgraph_idem.decisions import decide
 from langgraph_idem.effects import State, Verdict
+from langgraph_idem.sql.prepared import Prepared
 from langgraph_idem.sql.statements import LedgerStatements
 from tests.proof.explorer import Explorer, Scenario, Violation
 from tests.proof.explorer_scenarios import (
@@ -128,7 +129,7 @@ class _Forgetful(LedgerStatements):
             effects.c.attempt_id == sa.bindparam("p_attempt"),
             effects.c.state == sa.bindparam("p_state"),
         )
-        self._take = self._taking(effects)
+        self._take = Prepared(self._taking(effects))
 
 
 class _Deaf(LedgerStatements):

@@ -43,7 +43,7 @@ class _Site:
         self.conn = conn
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[_Site]:
+    async def transaction(self, *, writes: bool = True) -> AsyncIterator[_Site]:
         yield self
 
     async def sql(self, work: Callable[[Any], Any]) -> Any:

@@ -409,6 +409,7 @@ def test_crash_while_refusing(shop: Shop, ledger: Ledger) -> None:
         raise OutOfStock("SKU-1")
 
     for at in itertools.count():
+        shops.tool(ledger, "connection")(f"first-{at}")  # done anew: the ledger expects no replay
         with crash.fused(crash.Fuse(at)) as fuse, pytest.raises((OutOfStock, crash.Crash)):
             refused(f"O-{at}")
         with pytest.raises((OutOfStock, RecordedFailure), match="SKU-1"):

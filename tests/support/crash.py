@@ -110,9 +110,9 @@ def _entered(fuse: Fuse, kind: Any) -> Any:
     inner = kind.transaction
 
     @asynccontextmanager
-    async def transaction(site: Any) -> AsyncIterator[Any]:
+    async def transaction(site: Any, *, writes: bool = True) -> AsyncIterator[Any]:
         fuse.burn("before begin")
-        async with inner(site) as tx:
+        async with inner(site, writes=writes) as tx:
             fuse.burn("after begin")
             yield tx
             fuse.burn("before leaving")

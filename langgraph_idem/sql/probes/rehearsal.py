@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import exc
 
 from langgraph_idem.decisions import Call
-from langgraph_idem.effects import Kind, State
+from langgraph_idem.effects import Kind
 from langgraph_idem.errors import ConfigurationError
 from langgraph_idem.keys import GLOBAL, MAX_KEY
-from langgraph_idem.sql.dialects import CLAIMED, Fault, arbitrated_insert, fault_of
+from langgraph_idem.sql.dialects import WON, Fault, fault_of
 from langgraph_idem.sql.statements import LedgerStatements
 
 if TYPE_CHECKING:
@@ -52,15 +52,14 @@ def rehearse(conn: sa.Connection, tables: LedgerTables) -> None:
 
 
 def _play(conn: sa.Connection, tables: LedgerTables) -> None:
-    dialect, table = conn.dialect.name, tables.effects.fullname
-    statements = LedgerStatements(tables, dialect, _WAIT)
-    claimed = arbitrated_insert(tables.effects, dialect, _WAIT)
+    table = tables.effects.fullname
+    statements = LedgerStatements(tables, conn.dialect.name, _WAIT)
     stem = uuid.uuid4().hex.ljust(MAX_KEY - 1, "\N{RECEIPT}")
     calls = [_call(stem + end) for end in _ENDS]
     for call, end in zip(calls, _ENDS, strict=True):
-        if not claimed(conn, _values(call)):
+        if statements.insert(conn, call) is not WON:
             raise ConfigurationError(_taken_for_another(table, end))
-    if claimed(conn, _values(_call(calls[0].key))):
+    if statements.insert(conn, _call(calls[0].key)) is WON:
         raise ConfigurationError(_won_twice(table))
     done = statements.complete(conn, calls[0], "null") and statements.release(conn, calls[1])
     if not done or statements.standing(conn, calls[1]) is not None:
@@ -77,13 +76,6 @@ def _call(key: str) -> Call:
         arguments=None,
         attempt_id=uuid.uuid4().hex,
     )
-
-
-def _values(call: Call) -> dict[str, Any]:
-    """Write a claim as the insert takes it."""
-    told = {"kind": call.kind.value, "state": State.CLAIMED.value, "attempts": 1}
-    asked = {name: getattr(call, name) for name in ("scope", "operation", "key", "attempt_id")}
-    return {**dict.fromkeys(CLAIMED), "fingerprint": call.fingerprint, **told, **asked}
 
 
 def _taken_for_another(table: str, end: str) -> str:

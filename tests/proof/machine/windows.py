@@ -57,10 +57,10 @@ class WatchedSite:
         self.window.open()
         return float(self.site.monotonic())
 
-    def transaction(self) -> Any:
+    def transaction(self, *, writes: bool = True) -> Any:
         """Open a transaction: whatever was seen on the clock is looked at again."""
         self.window.close()
-        return self.site.transaction()
+        return self.site.transaction(writes=writes)
 
     async def call(self, effect: Any) -> Any:
         """Call the provider."""
