@@ -15,13 +15,10 @@ from langgraph_idem.sql.schema import db_now
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Claim = Callable[[sa.Connection, Mapping[str, Any]], Any]
+    Insert = Callable[[sa.Connection, Mapping[str, Any]], bool]
 
 MYSQL_LIKE: Final = frozenset({"mysql", "mariadb"})
 SUPPORTED: Final = frozenset({"sqlite", "postgresql"}) | MYSQL_LIKE
-
-WON: Final = object()
-"""What a claim returns that has won."""
 
 _STAMPED: Final = ("began_at", "claimed_at", "sent_at")
 _CLAIMED: Final = (
@@ -32,66 +29,37 @@ _CLAIMED: Final = (
 """What a claim gives a value to; the rest is stamped by the database, or written later."""
 
 
-def claiming(
-    effects: sa.Table, dialect: str, this_effect: sa.ColumnElement[bool], wait_seconds: float
-) -> Claim:
+def arbitrated_insert(effects: sa.Table, dialect: str, wait_seconds: float) -> Insert:
     """Build the insert that wins or loses, and tells which.
 
     Args:
         effects: The ledger's table.
         dialect: SQLAlchemy's name of the database.
-        this_effect: The condition that names one effect, by ``p_scope``, ``p_operation`` and
-            ``p_key``.
         wait_seconds: How long the loser of a race waits for the winner's commit; 0: not at all.
-
-    Returns:
-        A function that claims: it returns ``WON``, or the row that was there before (all columns,
-        and the database's time), or None where the insert lost but cannot tell to which row.
 
     """
     if dialect == "postgresql":
-        return _postgresql_claim(effects, this_effect, wait_seconds)
+        return _returning(_postgresql_insert(effects, wait_seconds))
     if dialect in MYSQL_LIKE:
         return _refused_duplicate(effects)
-    return _sqlite_claim(effects)
+    return _returning(_sqlite_insert(effects))
 
 
-def _sqlite_claim(effects: sa.Table) -> Claim:
-    """Trust RETURNING: a rowcount is not told alike by all drivers."""
+def _returning(statement: Any) -> Insert:
+    """Trust RETURNING: psycopg's rowcount is -1 for a won and for a lost insert alike."""
+    run = Prepared(statement)
+
+    def insert(conn: sa.Connection, values: Mapping[str, Any]) -> bool:
+        return run.first(conn, values) is not None
+
+    return insert
+
+
+def _sqlite_insert(effects: sa.Table) -> Any:
     values: dict[str, Any] = {name: bindparam(name) for name in _CLAIMED}
     values |= {name: db_now() for name in _STAMPED}
     insert = sqlite.insert(effects).values(values)
-    run = Prepared(insert.on_conflict_do_nothing().returning(effects.c.attempt_id))
-
-    def claim(conn: sa.Connection, values: Mapping[str, Any]) -> Any:
-        return None if run.first(conn, values) is None else WON
-
-    return claim
-
-
-def _postgresql_claim(
-    effects: sa.Table, this_effect: sa.ColumnElement[bool], wait_seconds: float
-) -> Claim:
-    """Insert, and read what the insert lost to, in one round trip.
-
-    A row that was committed while the insert waited for it is not in the statement's snapshot:
-    the insert has lost to it, but it takes another statement to see it.
-    """
-    claimed = _postgresql_insert(effects, wait_seconds).cte("claimed")
-    has_won = sa.exists(sa.select(claimed.c.attempt_id)).label("has_won")
-    one = sa.select(sa.literal_column("1")).subquery("one")
-    found = sa.select(has_won, *effects.c, db_now()).select_from(
-        one.outerjoin(effects, this_effect)
-    )
-    run = Prepared(found)
-
-    def claim(conn: sa.Connection, values: Mapping[str, Any]) -> Any:
-        has_won, *row = run.first(conn, values) or (False, None)
-        if has_won:
-            return WON
-        return None if row[0] is None else row
-
-    return claim
+    return insert.on_conflict_do_nothing().returning(effects.c.attempt_id)
 
 
 def _postgresql_insert(effects: sa.Table, wait_seconds: float) -> Any:
@@ -108,7 +76,7 @@ def _postgresql_insert(effects: sa.Table, wait_seconds: float) -> Any:
     return insert.on_conflict_do_nothing().returning(effects.c.attempt_id)
 
 
-def _refused_duplicate(effects: sa.Table) -> Claim:
+def _refused_duplicate(effects: sa.Table) -> Insert:
     """Let the unique constraint refuse: MySQL has no RETURNING, and INSERT IGNORE cuts keys.
 
     A refused row leaves the transaction usable there, unlike in PostgreSQL.
@@ -116,16 +84,15 @@ def _refused_duplicate(effects: sa.Table) -> Claim:
     values: dict[str, Any] = {name: bindparam(name) for name in _CLAIMED}
     run = Prepared(sa.insert(effects).values(values | {name: db_now() for name in _STAMPED}))
 
-    def claim(conn: sa.Connection, values: Mapping[str, Any]) -> Any:
+    def insert(conn: sa.Connection, values: Mapping[str, Any]) -> bool:
         try:
-            run.changes_one(conn, values)
+            return run.changes_one(conn, values)
         except exc.IntegrityError as error:
             if _mysql_code(error) == _DUPLICATE_ENTRY:
-                return None
+                return False
             raise
-        return WON
 
-    return claim
+    return insert
 
 
 class Fault(Enum):

@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, func
 from langgraph_idem.codec import CODEC_VERSION
 from langgraph_idem.decisions import Seen
 from langgraph_idem.effects import EffectRecord, Kind, Origin, State
-from langgraph_idem.sql.dialects import WON, claiming
+from langgraph_idem.sql.dialects import arbitrated_insert
 from langgraph_idem.sql.prepared import Prepared
 from langgraph_idem.sql.schema import COLUMNS, db_now
 
@@ -57,7 +57,7 @@ class LedgerStatements:
             effects.c.claimed_at == bindparam("p_claimed_at", type_=effects.c.claimed_at.type),
         )
         self.expects_replay = False
-        self._insert = claiming(effects, dialect, self._this_effect, wait_seconds)
+        self._insert = arbitrated_insert(effects, dialect, wait_seconds)
         self._read = Prepared(sa.select(effects, db_now()).where(self._this_effect))
         self._settle = Prepared(
             sa.update(effects)
@@ -91,26 +91,17 @@ class LedgerStatements:
         The insert alone decides the race. Should the row be gone again by the time we read it
         (its holder released it), the insert is tried once more.
         """
-        while (claimed := self.insert(conn, call)) is not WON:
-            if claimed is None:
-                found = self.read(conn, call.scope, call.operation, call.key)
-            else:
-                found = _seen(claimed)
+        while not self.insert(conn, call):
+            found = self.read(conn, call.scope, call.operation, call.key)
             if found is not None:
                 self.expects_replay = True
                 return found
         self.expects_replay = False
         return None
 
-    def insert(self, conn: sa.Connection, call: Call) -> Any:
-        """Insert the claim, once.
-
-        Returns:
-            ``WON``; or the row that was there before, all columns and the database's time; or None
-            where it lost but cannot tell to which row.
-
-        """
-        return self._insert(conn, {**_this_effect(call), **_claim_values(call)})
+    def insert(self, conn: sa.Connection, call: Call) -> bool:
+        """Insert the claim; tell whether it won."""
+        return self._insert(conn, _claim_values(call))
 
     def read(self, conn: sa.Connection, scope: str, operation: str, key: str) -> Seen | None:
         """Read a row and the database's time."""

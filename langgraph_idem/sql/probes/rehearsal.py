@@ -11,7 +11,7 @@ from langgraph_idem.decisions import Call
 from langgraph_idem.effects import Kind
 from langgraph_idem.errors import ConfigurationError
 from langgraph_idem.keys import GLOBAL, MAX_KEY
-from langgraph_idem.sql.dialects import WON, Fault, fault_of
+from langgraph_idem.sql.dialects import Fault, fault_of
 from langgraph_idem.sql.statements import LedgerStatements
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def _play(conn: sa.Connection, tables: LedgerTables) -> None:
     stem = uuid.uuid4().hex.ljust(MAX_KEY - 1, "\N{RECEIPT}")
     calls = [_call(stem + end) for end in _ENDS]
     for call, end in zip(calls, _ENDS, strict=True):
-        if statements.insert(conn, call) is not WON:
+        if not statements.insert(conn, call):
             raise ConfigurationError(_taken_for_another(table, end))
-    if statements.insert(conn, _call(calls[0].key)) is WON:
+    if statements.insert(conn, _call(calls[0].key)):
         raise ConfigurationError(_won_twice(table))
     done = statements.complete(conn, calls[0], "null") and statements.release(conn, calls[1])
     if not done or statements.standing(conn, calls[1]) is not None:
