@@ -63,6 +63,8 @@ def main(
 
         played = asyncio.run(play(run, tell))
     click.echo(played.in_words())
+    if not played.tallies:
+        raise click.UsageError("nothing was run")
     if report is not None:
         played.save(report)
     sys.exit(1 if played.violations else 0)

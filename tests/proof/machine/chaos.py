@@ -32,6 +32,8 @@ REFUSED: Final = 0.3
 """Seconds, times one to four, that a port takes no connections."""
 HANG: Final = 60.0
 """Seconds after which a worker that should have ended by itself is said to hang."""
+INTERRUPTS: Final = 20
+"""How often a worker is interrupted: one may be swallowed by a destructor of Python's."""
 AWAKE: Final = 0.4
 """Seconds that a worker lives on after a freeze."""
 FILE_LIMIT: Final = 200_000
@@ -85,6 +87,12 @@ class Worker:
             return False
         os.kill(self._fork.pid, number)
         return True
+
+    async def killed(self) -> bool:
+        """Kill it; tell whether it was alive."""
+        was_alive = self.send(signal.SIGKILL)
+        await self.ended()
+        return was_alive and self._fork.exitcode == -signal.SIGKILL
 
     async def freeze(self, *, is_long: bool) -> bool:
         """Stop it, for long only where it has no request about to leave; tell whether it stands."""
@@ -171,22 +179,42 @@ class Chaos:
         worker = Worker(self.place, self._limited(life), f"{life.number:04}")
         await worker.ready()
         strike = asyncio.ensure_future(self._strike(life.strike))
-        if not await worker.ended(life.after if life.is_killed else HANG) and not life.is_killed:
+        await worker.ended(HANG if life.fate is Fate.SPARED else life.after)
+        await self._freeze(worker, life)
+        if life.fate is Fate.INTERRUPTED:
+            await self._interrupt(worker)
+        elif life.is_killed:
+            await self._kill(worker)
+        elif worker.exit_code is None:
             self.accidents.append(f"worker {worker.name} hangs")
-            worker.send(signal.SIGKILL)
-            await worker.ended()
-        if life.frozen and await worker.freeze(is_long=life.frozen > LONG and self._has_window()):
-            self.tally.counts["stops"] += 1
-            await asyncio.sleep(life.frozen)
-            if life.fate is Fate.FROZEN and worker.send(signal.SIGCONT):
-                await worker.ended(AWAKE)
-        if life.is_killed and worker.send(signal.SIGKILL):
-            await worker.ended()
-            self.tally.counts["kills"] += 1
-            self.tell()
-        if worker.exit_code not in {0, -signal.SIGKILL}:
+            await worker.killed()
+        elif worker.exit_code:
             self.accidents.append(f"worker {worker.name} ended with {worker.exit_code}")
         await strike
+
+    async def _kill(self, worker: Worker) -> None:
+        if await worker.killed():
+            self.tally.counts["kills"] += 1
+            self.tell()
+        else:
+            self.accidents.append(f"worker {worker.name} ended with {worker.exit_code}")
+
+    async def _freeze(self, worker: Worker, life: Life) -> None:
+        is_long = life.frozen > LONG and self.cell.kind == "remote-lookup"
+        if not life.frozen or not await worker.freeze(is_long=is_long):
+            return
+        self.tally.counts["stops"] += 1
+        await asyncio.sleep(life.frozen)
+        if life.fate is Fate.FROZEN and worker.send(signal.SIGCONT):
+            await worker.ended(AWAKE)
+
+    async def _interrupt(self, worker: Worker) -> None:
+        """Ask it to end, as Ctrl-C or a cancelled task does, until it has cleaned up and gone."""
+        self.tally.counts["interrupts"] += 1
+        for _ in range(INTERRUPTS):
+            if not worker.send(signal.SIGINT) or await worker.ended(0.5):
+                return
+        await worker.killed()
 
     def _limited(self, life: Life) -> Life:
         """Let files not grow where there is no small disk that could be full."""
@@ -195,9 +223,6 @@ class Chaos:
             return life
         self.tally.counts["full disks"] += 1
         return replace(life, file_limit=FILE_LIMIT)
-
-    def _has_window(self) -> bool:
-        return self.cell.kind == "remote-lookup"
 
     async def _strike(self, strike: Strike | None) -> None:
         if strike is None:

@@ -37,6 +37,7 @@ class Fate(str, Enum):
     KILLED = "killed"
     FROZEN = "frozen, woken, then killed"
     FROZEN_THEN_KILLED = "frozen, then killed"
+    INTERRUPTED = "interrupted"
     SPARED = "spared"
 
 
@@ -114,7 +115,7 @@ class Life:
     @property
     def is_killed(self) -> bool:
         """Tell whether it is to end by SIGKILL."""
-        return self.fate is not Fate.SPARED
+        return self.fate not in {Fate.SPARED, Fate.INTERRUPTED}
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def all_keys(lives: list[Life]) -> list[str]:
 
 def _life(cell: Cell, number: int, dice: random.Random) -> Life:
     colour = dice.choice(("sync", "async")) if cell.colour == "both" else cell.colour
-    fate = dice.choices(tuple(Fate), weights=(72, 9, 11, 8))[0]
+    fate = dice.choices(tuple(Fate), weights=(65, 9, 10, 8, 8))[0]
     is_long = dice.random() < 0.5
     frozen = LEASE * dice.uniform(1.1, 1.5) if is_long else dice.uniform(0.05, 0.5)
     return Life(

@@ -11,7 +11,7 @@ from typing import Final
 from tests.proof.machine.plan import Cell
 
 COLUMNS: Final = (
-    *("kills", "stops", "restarts", "cut wires", "full disks", "clock steps"),
+    *("kills", "stops", "interrupts", "restarts", "cut wires", "full disks", "clock steps"),
     *("cut off", "effects", "answers", "errors", "settled by a person"),
 )
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -105,7 +104,7 @@ async def _round(run: Run, cell: Cell, kills: int, there: Database, tell: Tell) 
             found.accidents += chaos.accidents
         tally.violations += [f"at rest: {told}" for told in checker.violations_at_rest(at_rest)]
         tally.violations += checker.violations(found)
-        if tally.violations:
+        if tally.violations and run.broken is None:
             _keep(folder, tally, found)
     _count(tally, found, there, wire)
     tally.seconds = time.monotonic() - began
@@ -185,8 +184,7 @@ async def _clean_workers(place: Place, cell: Cell, keys: list[str], turn: int) -
     accidents = []
     for worker in workers:
         if not await worker.ended(HANG + len(keys)):
-            worker.send(signal.SIGKILL)
-            await worker.ended()
+            await worker.killed()
         if worker.exit_code != 0:
             accidents.append(f"worker {worker.name} hung or failed: {worker.exit_code}")
     return accidents

@@ -274,6 +274,7 @@ def work(place: Place, life: Life, name: str, is_ready: Any) -> None:
     log = os.open(place.folder / f"log-{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the forks' parent ignores it
     clocks.shift(place, life)
     broken.take_out(place.broken)
     if life.file_limit:
