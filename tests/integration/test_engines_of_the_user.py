@@ -358,27 +358,6 @@ def test_a_question_holds_no_lock(shop: Shop) -> None:
             assert time.monotonic() - began < 20
 
 
-def test_ids_and_keys_of_any_script_and_length(shop: Shop) -> None:
-    """What is allowed in a key is stored and found again, the longest and oddest included."""
-    keys = ["ключ", "🧾" * 100, "a" * 512, "x'; drop table shipments; --", '%s {} \\ "', "a\tb\nc"]
-    with Ledger(shop.url) as ledger:
-        for key in keys:
-            shipped = shops.tool(ledger, "session")(key)
-            assert shops.tool(ledger, "connection")(key) == shipped
-            found = ledger.effect("ship", key)
-            assert found is not None
-            assert found.key == key
-    assert shop.count() == len(keys)
-
-
-def test_keys_are_compared_byte_by_byte(shop: Shop) -> None:
-    """Case, trailing blanks and accents make other keys: none is taken for another."""
-    keys = ["order", "Order", "order ", "órder", "ORDER"]
-    with Ledger(shop.url) as ledger:
-        numbers = [shops.tool(ledger, "session")(key).number for key in keys]
-    assert len(set(numbers)) == len(keys)
-
-
 def test_same_key_other_arguments_at_once(shop: Shop, racers: Racers) -> None:
     """Of two requests with one key and other arguments, the first stands; the second is refused."""
     with Ledger(shop.url) as ledger:

@@ -496,7 +496,7 @@ async def test_waiters_that_are_cancelled_together(async_shop: Shop, async_url: 
     """Thirty-two tasks that wait for one key, all cancelled: every connection comes back."""
     shop = async_shop
     at_first = held(shop)
-    ledger = Ledger(async_url)
+    ledger = Ledger(async_url, wait=2)  # a thread that waits for SQLite's lock hears of no cancel
     tool = shops.tool(ledger, "async_connection")
     with held_key(shop, "O-1", is_held=True):
         await cancelled_together(lambda: tool("O-1"))

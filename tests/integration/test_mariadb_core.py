@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from langgraph_idem import EffectBusy, Ledger
 from langgraph_idem.effects import State
@@ -33,7 +32,6 @@ from tests.protocols.conftest import racers, shop  # noqa: F401 - fixtures of th
 from tests.protocols.test_crash_at_every_step import *  # noqa: F403 - collected here
 from tests.protocols.test_inside_the_tool import *  # noqa: F403 - collected here
 from tests.protocols.test_remote_crash import *  # type: ignore[assignment]  # noqa: F403 - one name is in both
-from tests.support import databases
 from tests.support import shop as shops
 from tests.support.shop import Shop, shipments
 
@@ -65,20 +63,6 @@ def test_keys_are_compared_byte_by_byte(mariadb_url: str, scheme: str) -> None:
         names = ["order", "Order", "order ", "ordér", "order\u0301", "\N{SNOWMAN}\N{PILE OF POO}"]
         numbers = {shops.tool(ledger, "session")(name).number for name in names}
         assert len(numbers) == len(names) == mine.count()
-
-
-def test_times_keep_their_microseconds(mariadb_url: str) -> None:
-    """Times come back aware, in UTC, with microseconds: a lease is reckoned from them."""
-    mine = Shop(mariadb_url)
-    with Ledger(mariadb_url) as ledger:
-        for number in range(3):
-            shops.tool(ledger, "session")(f"O-{number}")
-        records = ledger.effects()
-    assert any(record.claimed_at.microsecond % 1000 for record in records)
-    with mine.engine.connect() as conn:
-        now = conn.scalar(sa.text("select utc_timestamp(6)"))
-    age = now - records[0].claimed_at.replace(tzinfo=None)
-    assert 0 <= age.total_seconds() < 60
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "READ COMMITTED", "SERIALIZABLE"])
@@ -158,16 +142,6 @@ def test_deadlock_is_retried_and_never_recorded(shop: Shop) -> None:  # noqa: F8
     assert states == [State.SUCCEEDED, State.SUCCEEDED]
     assert heard.count("Retried") >= 1
     assert len(tries) == 2 + heard.count("Retried")
-
-
-async def test_asyncmy_engine_of_the_user(shop: Shop) -> None:  # noqa: F811 - the fixture
-    """The user's own AsyncEngine over asyncmy, in autocommit or not: one effect, replayed."""
-    for number, options in enumerate(({}, {"isolation_level": "AUTOCOMMIT"})):
-        engine = create_async_engine(databases.as_async(shop.url), **options)
-        tool = shops.tool(Ledger(engine), "async_session")
-        assert await tool(f"O-{number}") == await tool(f"O-{number}")
-        assert shop.see(f"O-{number}").is_whole()
-        await engine.dispose()
 
 
 def test_setup_twice_and_at_once(mariadb_url: str) -> None:
