@@ -43,7 +43,7 @@ types: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --quiet
 
-# `make bench BENCH="replay remote --quick"`: some figures, small; without BENCH: all, which takes half an hour.
+# `make bench BENCH="replay remote --quick"`: some figures, small; without BENCH: all, in a quarter of an hour.
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(BENCH)
 

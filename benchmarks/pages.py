@@ -90,7 +90,7 @@ def publish(source: Path) -> list[str]:
 
 def filled(page: str, results: Results) -> str:
     """Return the page with its tables made anew."""
-    return _MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]](results)}\n{found[3]}", page)
+    return _MARKED.sub(lambda found: f"{found[1]}\n{TABLES[found[2]](results)}\n\n{found[3]}", page)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -36,14 +36,15 @@ def draw(results: Results, out: Path) -> None:
 
     """
     with mpl.rc_context(SETTINGS):  # type: ignore[arg-type, unused-ignore]  # typed by all its keys
-        canvas = Canvas(figsize=(11, 17), layout="constrained")
-        grid = canvas.add_gridspec(4, 2, height_ratios=(5, 3, 3, 6))
+        canvas = Canvas(figsize=(11, 20), layout="constrained")
+        grid = canvas.add_gridspec(5, 2, height_ratios=(5, 3, 3, 3, 6))
         _ratios(canvas.add_subplot(grid[0, :]), results)
         for column, name in enumerate(("SQLite", "PostgreSQL")):
-            _throughput(canvas.add_subplot(grid[1, column]), results, name)
+            _throughput(canvas.add_subplot(grid[1, column]), results, name, "threads")
+            _throughput(canvas.add_subplot(grid[2, column]), results, name, "processes")
         for column, kind in enumerate(("effect", "replay")):
-            _growth(canvas.add_subplot(grid[2, column]), results, kind)
-        _peers(canvas.add_subplot(grid[3, :]), results)
+            _growth(canvas.add_subplot(grid[3, column]), results, kind)
+        _peers(canvas.add_subplot(grid[4, :]), results)
         canvas.savefig(out, format="svg", metadata={"Date": None})
 
 
@@ -85,7 +86,7 @@ def _legend(axes: Any, names: list[str], place: str) -> None:
     axes.legend(handles=handles, loc=place, frameon=False)
 
 
-def _throughput(axes: Any, results: Results, name: str) -> None:
+def _throughput(axes: Any, results: Results, name: str, unit: str) -> None:
     figures = results.in_group("throughput")
     for where in (where for where in WHERE if where.startswith(name)):
         for candidate, style in (("bare", ":"), ("guarded", "-")):
@@ -93,7 +94,7 @@ def _throughput(axes: Any, results: Results, name: str) -> None:
                 (int(match[1]), figure.value)
                 for figure in figures
                 if figure.name == candidate
-                and (match := re.fullmatch(rf"{where}, (\d+) threads", figure.where))
+                and (match := re.fullmatch(rf"{where}, (\d+) {unit}", figure.where))
             )
             label = f"{where}, {candidate}"
             axes.plot(*_split(points), style, marker="o", ms=3, color=COLOURS[where], label=label)
@@ -101,7 +102,8 @@ def _throughput(axes: Any, results: Results, name: str) -> None:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel("threads of one process")
+    own = {"threads": "threads of one process", "processes": "processes of four threads"}
+    axes.set_xlabel(own[unit])
     axes.set_title(f"Effects per second, {name}", loc="left", weight="bold")
     axes.legend(frameon=False, fontsize=7)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 40
 """Characters of the longest bar."""
+MANY: Final = 10
+"""Figures whose names are too many to be told."""
 LONGEST: Final = 4.0
 """Ratio at which a bar ends; what is beyond is marked."""
 
@@ -40,9 +42,10 @@ def machine() -> dict[str, Any]:
 def told(run: dict[str, Any]) -> str:
     """Say it in a sentence."""
     packages = ", ".join(f"{name} {version}" for name, version in run["packages"].items())
-    names = f"{', '.join(run['figures'])}; " if run.get("figures") else ""
+    named = run["figures"]
+    names = ", ".join(named) if len(named) < MANY else "everything"
     system = f"{run['cores']} cores, load {run['load']} at the start, Python {run['python']}"
-    return f"Measured {run['date']}: {names}{system}; {packages}."
+    return f"Measured {run['date']}: {names}; {system}; {packages}."
 
 
 def markdown(figures: Sequence[Figure], runs: Sequence[dict[str, Any]]) -> str:
@@ -109,13 +112,12 @@ def write(
 ) -> None:
     """Write ``<out>.json`` and ``<out>.md``."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    results = {
-        "runs": runs,
-        "missing": missing,
-        "figures": [figure.as_dict() for figure in figures],
-    }
+    in_lines = ",\n".join(
+        json.dumps(figure.as_dict()) for figure in figures
+    )  # for who reads a diff
+    head = json.dumps({"runs": runs, "missing": missing}, indent=1).rstrip("\n}")
     # By suffix, not by with_suffix(): a date has dots of its own in some places.
-    Path(f"{out}.json").write_text(json.dumps(results, indent=1) + "\n")
+    Path(f"{out}.json").write_text(f'{head},\n "figures": [\n{in_lines}\n]}}\n')
     not_here = "".join(f"- not measured: {what}\n" for what in missing)
     Path(f"{out}.md").write_text(markdown(figures, runs) + not_here)
 

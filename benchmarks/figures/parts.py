@@ -59,7 +59,7 @@ def _figures(name: str, where: str, seen: Counter[str], taken: float, calls: int
     micro, heard = taken / calls * 1e6, max(1, seen.total())
     return [
         Figure(
-            *(f"parts of a {name}", part, where, "all", "µs"),
+            *(f"parts of a {name}", part, where, "all", "µs, sampled"),
             value=seen[part] / heard * micro,
             baseline_value=micro,
             ratio=(share := seen[part] / heard),
