@@ -59,23 +59,17 @@ def runs(name: str, url: str) -> None:
         assert all(figure.sure_low <= figure.ratio <= figure.sure_high for figure in figures)
 
 
-SLOW = {"import", "processes"}
-"""What starts programs of its own, which import everything anew."""
+QUICKLY = [name for name in FIGURES if name != "import"]
+"""All but what compiles every module of the environment, which takes longer than the rest."""
 
 
-def named(*without: str) -> list[Any]:
-    """Name the figures."""
-    names = [name for name in FIGURES if name not in without]
-    return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in names]
-
-
-@pytest.mark.parametrize("name", named())
+@pytest.mark.parametrize("name", QUICKLY)
 def test_every_figure_is_measured_on_sqlite(name: str, sqlite_url: str) -> None:
     """Each benchmark runs from its beginning to its end, and has something to tell."""
     runs(name, sqlite_url)
 
 
-@pytest.mark.parametrize("name", named("import", "peers"))
+@pytest.mark.parametrize("name", [name for name in QUICKLY if name not in {"peers", "processes"}])
 def test_every_figure_is_measured_on_postgresql(name: str, postgresql_url: str) -> None:
     """Likewise, where the database is a server."""
     runs(name, postgresql_url)
