@@ -134,7 +134,7 @@ class IdempotentToolNode(ToolNode):
 
     def _update(self, call: RunningCall, result: Any) -> dict[str, Any]:  # noqa: ARG002 - for subclasses
         """Return what goes into the state beside the messages."""
-        steps = steps_of(call.receipts)
+        steps = steps_of(call.receipts) if call.receipts else []
         return {DONE_STEPS: steps} if steps and _has_field(call.request.state, DONE_STEPS) else {}
 
 
@@ -210,9 +210,11 @@ def answer_in(result: Any, call_id: str | None) -> ToolMessage | None:
 
 def _with_receipts(call: RunningCall, result: Any) -> Any:
     """Put the receipts into the message that answers the call."""
+    if not call.receipts:
+        return result
     call_id = call.request.tool_call["id"]
     message = answer_in(result, call_id)
-    if not call.receipts or message is None or RECEIPT in message.additional_kwargs:
+    if message is None or RECEIPT in message.additional_kwargs:
         return result
     return with_message(result, call_id, {"additional_kwargs": _marked(message, _told(call))})
 
