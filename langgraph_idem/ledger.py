@@ -349,17 +349,13 @@ class Ledger:
             The record, or None if there is no such effect.
 
         """
-        text = keys.shown_key(key)
-        return self._asked(lambda conn: queries.one(conn, self.tables, scope, operation, text))
+        return self._asked(self._reading(scope, operation, key))
 
     async def aeffect(
         self, operation: str, key: object, *, scope: str = keys.GLOBAL
     ) -> EffectRecord | None:
         """Look one effect up, as :meth:`effect` does."""
-        text = keys.shown_key(key)
-        return await self._aasked(
-            lambda conn: queries.one(conn, self.tables, scope, operation, text)
-        )
+        return await self._aasked(self._reading(scope, operation, key))
 
     def effects(self, **filters: Any) -> list[EffectRecord]:
         """List effects, the latest first.
@@ -485,6 +481,17 @@ class Ledger:
 
     def _migrate(self, conn: sa.Connection) -> None:
         migrations.migrate(conn, self.tables)
+
+    def _reading(
+        self, scope: str, operation: str, key: object
+    ) -> Callable[[sa.Connection], EffectRecord | None]:
+        text = keys.shown_key(key)
+
+        def read(conn: sa.Connection) -> EffectRecord | None:
+            seen = self._statements.read(conn, scope, operation, text)
+            return seen.record if seen is not None else None
+
+        return read
 
     def _asked(self, question: Callable[[sa.Connection], T]) -> T:
         return run_blocking(protocols.own_work(self._blocking(), question, keep=False))

@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 _FILTERS = ("scope", "operation", "key", "state", "kind", "thread_id")
 
 
-def one(
-    conn: sa.Connection, tables: LedgerTables, scope: str, operation: str, key: str
-) -> EffectRecord | None:
-    """Return one effect's record, or None."""
-    found = many(conn, tables, scope=scope, operation=operation, key=key, limit=1)
-    return found[0] if found else None
-
-
 def many(
     conn: sa.Connection, tables: LedgerTables, *, limit: int = 1000, **filters: Any
 ) -> list[EffectRecord]:

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from langgraph_idem import keys, protocols
 from langgraph_idem.effects import State
 from langgraph_idem.ports import run_blocking
-from langgraph_idem.sql import queries
 from langgraph_idem.sql.statements import record_of
 
 if TYPE_CHECKING:
@@ -137,10 +136,10 @@ def _aging(
     name = {"scope": scope, "operation": operation, "key": key}
 
     def older(conn: sa.Connection) -> EffectRecord:
-        record = queries.one(conn, ledger.tables, **name)
-        if record is None:
+        seen = ledger._statements.read(conn, **name)  # noqa: SLF001 - of this package
+        if seen is None:
             raise AssertionError(f"There is no effect {operation} for {key} in {scope} to age.")
-        instants: dict[str, Any] = {each: getattr(record, each) for each in _INSTANTS}
+        instants: dict[str, Any] = {each: getattr(seen.record, each) for each in _INSTANTS}
         moved = {each: when - delta for each, when in instants.items() if when is not None}
         this = [effects.c[column] == value for column, value in name.items()]
         conn.execute(sa.update(effects).where(*this).values(moved))
