@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rich import get_console
-from rich.progress import track
+import click
 
 ROOT: Final = Path(__file__).parents[2]
 COPIED: Final = ("langgraph_idem", "tests", "examples", "benchmarks", "docs", "pyproject.toml")
@@ -209,7 +208,7 @@ MUTATIONS: Final = (
         "operations.py",
         '            return keys.name_text("scope", told, keys.MAX_SCOPE)',
         '            return "global"',
-        ("tests/langgraph/test_replay_policy.py",),
+        ("tests/unit/test_operations.py",),
     ),
     # --- races and time
     Mutation(
@@ -368,13 +367,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help="try those whose names hold one of the words")
     chosen = mutations(parser.parse_args().words)
-    survived, tell = [], get_console().out
-    with _copy() as copy:
-        for one in track(chosen, "Breaking guarantees"):
+    survived = []
+    with _copy() as copy, click.progressbar(chosen, label="Breaking guarantees") as bar:
+        for one in bar:
             noticed = _noticed(one, copy)
-            tell(f"{one.name}\n    {noticed or 'SURVIVED'}")
+            click.echo(f"\n{one.name}\n    {noticed or 'SURVIVED'}")
             survived += [] if noticed else [one.name]
-    tell(f"{len(chosen)} broken, {len(survived)} survived.")
+    click.echo(f"{len(chosen)} broken, {len(survived)} survived.")
     return 1 if survived else 0
 
 
