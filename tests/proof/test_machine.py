@@ -179,6 +179,15 @@ def test_what_is_spoilt_is_found(world: World, sql: str, found: str) -> None:
     assert any(told.startswith(found) for told in world.violations()), world.violations()
 
 
+@pytest.mark.parametrize("sql", [GONE, UNRECORDED, becomes("claimed"), becomes("unknown")])
+def test_half_an_effect_is_seen_at_any_moment(world: World, sql: str) -> None:
+    """While others are at work, too, a row without its record, or the reverse, is seen."""
+    assert evidence.apart(world.place) == []
+    world.run(sql)
+    (told,) = evidence.apart(world.place)
+    assert told.startswith("O-0002 has the row")
+
+
 @pytest.mark.parametrize(
     ("sql", "found"),
     [

@@ -14,6 +14,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
 
+import sqlalchemy as sa
+
+from tests.proof.machine import evidence
 from tests.proof.machine.journal import CONDUCTOR, Journal, Shared
 from tests.proof.machine.places import Database, Place
 from tests.proof.machine.plan import SLOTS, Cell, Cut, Fate, Life, Strike, What, latest_clock
@@ -32,6 +35,8 @@ REFUSED: Final = 0.3
 """Seconds, times one to four, that a port takes no connections."""
 HANG: Final = 60.0
 """Seconds after which a worker that should have ended by itself is said to hang."""
+BETWEEN_LOOKS: Final = 0.2
+"""Seconds."""
 INTERRUPTS: Final = 20
 """How often a worker is interrupted: one may be swallowed by a destructor of Python's."""
 AWAKE: Final = 0.4
@@ -168,6 +173,15 @@ class Chaos:
                 await self._live(life)
 
         await asyncio.gather(*(in_turn() for _ in range(SLOTS)))
+
+    async def watch(self) -> None:
+        """Look, as often as there is time, whether anybody can see half of an effect."""
+        while True:
+            await asyncio.sleep(BETWEEN_LOOKS)
+            with contextlib.suppress(sa.exc.DBAPIError):  # the server is down
+                apart = await asyncio.to_thread(evidence.apart, self.place)
+                self.accidents += [f"midway: {told}" for told in apart]
+                self.tally.detail["looks in between"] += 1
 
     def calm(self) -> None:
         """Break nothing from now on; every clock has come to where none was ahead of."""

@@ -115,6 +115,30 @@ _COLUMNS = ("operation", "key", "kind", "state", "result", "resolved_by")
 _LEDGER = sa.select(sa.table("idem_effects", *map(sa.column, _COLUMNS)))
 
 
+def apart(place: Place) -> list[str]:
+    """Look, at any moment, for rows and records of transactional effects without each other.
+
+    One statement, so that it sees one state of the database, whoever is at work.
+    """
+    engine = sa.create_engine(place.direct, poolclass=sa.NullPool)
+    with engine.connect() as conn:
+        seen = conn.execute(_APART).all()
+    return [f"{order} has the row {number} and the record {state}" for order, number, state in seen]
+
+
+_RECORDS = sa.table("idem_effects", *map(sa.column, ("operation", "key", "state")))
+_ROWS = sa.table("shipments", *map(sa.column, ("order_id", "number")))
+_JOINED = (_ROWS.c.order_id == _RECORDS.c.key) & (_RECORDS.c.operation == "ship")
+_APART = sa.union_all(
+    sa.select(_ROWS.c.order_id, _ROWS.c.number, _RECORDS.c.state)
+    .select_from(_ROWS.outerjoin(_RECORDS, _JOINED))
+    .where(_RECORDS.c.state.is_distinct_from("succeeded")),
+    sa.select(_RECORDS.c.key, _ROWS.c.number, _RECORDS.c.state)
+    .select_from(_RECORDS.outerjoin(_ROWS, _JOINED))
+    .where((_RECORDS.c.operation == "ship") & _ROWS.c.number.is_(None)),
+)
+
+
 def _business(conn: sa.Connection, found: Evidence, happened: dict[str, list[int]]) -> None:
     for order_id, number in conn.execute(sa.text("select order_id, number from shipments")):
         happened[f"ship {order_id}"].append(number)

@@ -97,7 +97,11 @@ async def _round(run: Run, cell: Cell, kills: int, there: Database, tell: Tell) 
     with _folder() as folder:
         async with _place(cell, there, folder, run.broken) as (place, wire):
             chaos = Chaos(cell, place, there, wire, tally, lambda: tell(cell))
+            watching = asyncio.ensure_future(chaos.watch())
             await chaos.run(lives)
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
             chaos.calm()
             at_rest = evidence.read(place)
             found = await _quiet(place, cell, plan.all_keys(lives))
