@@ -149,6 +149,16 @@ def blocking(call: Callable[[int], Any], clock: Callable[[], float] = time.perf_
     return turn
 
 
+def in_turn(*calls: Callable[[int], Any]) -> Callable[[int], None]:
+    """Make one call of several."""
+
+    def call(number: int) -> None:
+        for each in calls:
+            each(number)
+
+    return call
+
+
 def awaiting(call: Callable[[int], Awaitable[Any]], loop: asyncio.AbstractEventLoop) -> Turn:
     """Make turns of a coroutine function; each turn runs within one task."""
     count = iter(range(10**12))

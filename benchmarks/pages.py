@@ -34,6 +34,12 @@ EFFECTS: Final = (
     ("*bare transaction / itself*", "transactional effect", "bare, again", "sync"),
     ("replay / one read by primary key", "replay", "replay", "sync"),
     ("the same, async", "replay", "replay", "async"),
+    (
+        "effect and replay in turn / bare transaction and read",
+        "effect and replay in turn",
+        "guarded",
+        "sync",
+    ),
     ("remote effect / two bare commits", "remote effect", "guarded", "sync"),
     ("the same, async", "remote effect", "guarded", "async"),
 )
@@ -129,6 +135,11 @@ def _counted(results: Results) -> str:
     pairs = (
         ("bare transaction of two statements", "**transactional effect**", "transactional effect"),
         ("one read by primary key", "**replay**", "replay"),
+        (
+            "bare transaction and one read",
+            "**effect and replay in turn**",
+            "effect and replay in turn",
+        ),
         (
             "two bare commits of one statement each",
             "**remote effect**, without your request",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from benchmarks.measuring import Figure
+from benchmarks.measuring import Figure, in_turn
 from benchmarks.shop import shop
 
 if TYPE_CHECKING:
@@ -35,10 +35,16 @@ def counted(database: Database, _size: Size) -> list[Figure]:
     """Commits, statements and round trips of each, beside the bare ones."""
     with shop(database) as here:
         guarded, remote = here.guarded("counted-"), here.remote()
+        read = here.read("counted-order-0")
         engines = [here.engine, here.ledger._engines.blocking()]  # noqa: SLF001 - to listen in
         pairs: list[tuple[str, Callable[[int], Any], Callable[[int], Any]]] = [
             ("transactional effect", here.bare, guarded),
-            ("replay", here.read("counted-order-0"), lambda _number: guarded(0)),
+            ("replay", read, lambda _number: guarded(0)),
+            (
+                "effect and replay in turn",
+                in_turn(here.bare, read),
+                in_turn(lambda number: guarded(number + 500), lambda _number: guarded(0)),
+            ),
             ("remote effect", here.two_commits, remote),
         ]
         guarded(0)

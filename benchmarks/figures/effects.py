@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.measuring import awaiting, blocking, compared, turn_by_turn
+from benchmarks.measuring import awaiting, blocking, compared, in_turn, turn_by_turn
 from benchmarks.shop import AsyncShop, shop
 from langgraph_idem import Ledger
 
@@ -76,19 +76,29 @@ def own_work(database: Database, size: Size) -> list[Figure]:
 
 
 def replay(database: Database, size: Size) -> list[Figure]:
-    """A replay beside one read by primary key."""
+    """A replay beside one read by primary key.
+
+    And an effect and a replay taking turns, so that whoever expects more of the same is wrong each
+    time, beside the bare transaction and the read.
+    """
     with shop(database) as here:
-        again = here.guarded()
+        again, read, guarded = here.guarded(), here.read(_key()), here.guarded("turns-")
         again(0)
-        medians = turn_by_turn(
+        replays = turn_by_turn(
+            {"one read": blocking(read), "replay": blocking(lambda _number: again(0))}, size
+        )
+        turns = turn_by_turn(
             {
-                "one read": blocking(here.read(_key())),
-                "replay": blocking(lambda _number: again(0)),
+                "bare and read": blocking(in_turn(here.bare, read)),
+                "guarded": blocking(in_turn(guarded, lambda _number: again(0))),
             },
             size,
         )
         where = f"{database.where}, sync"
-        return compared("replay", where, medians, baseline="one read", targets=REPLAY)
+        return [
+            *compared("replay", where, replays, baseline="one read", targets=REPLAY),
+            *compared("effect and replay in turn", where, turns, baseline="bare and read"),
+        ]
 
 
 def remote(database: Database, size: Size) -> list[Figure]:
