@@ -73,7 +73,7 @@ def _now_mysql(_element: db_now, _compiler: Any, **_: Any) -> str:
     return "UTC_TIMESTAMP(6)"
 
 
-class _ExactText(mysql.VARCHAR):
+class ExactText(mysql.VARCHAR):
     """Text that MariaDB and MySQL compare byte by byte, trailing blanks included.
 
     Their usual collations fold case or ignore trailing blanks, so that two keys would meet. Each
@@ -81,11 +81,16 @@ class _ExactText(mysql.VARCHAR):
     """
 
 
-@compiles(_ExactText, "mysql", "mariadb")
-def _exact_text(element: _ExactText, compiler: Any, **_: Any) -> str:
-    is_mariadb = compiler.dialect.name == "mariadb" or compiler.dialect.is_mariadb
-    collation = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
+@compiles(ExactText, "mysql", "mariadb")
+def _exact_text(element: ExactText, compiler: Any, **_: Any) -> str:
+    collation = exact_collation(compiler.dialect)
     return f"VARCHAR({element.length}) CHARACTER SET utf8mb4 COLLATE {collation}"
+
+
+def exact_collation(dialect: sa.Dialect) -> str:
+    """Name the collation that compares byte by byte: MySQL's on MySQL, else MariaDB's."""
+    is_mysql = dialect.name == "mysql" and not getattr(dialect, "is_mariadb", False)
+    return "utf8mb4_0900_bin" if is_mysql else "utf8mb4_nopad_bin"
 
 
 def _identity(length: int) -> sa.types.TypeEngine[Any]:
@@ -93,7 +98,7 @@ def _identity(length: int) -> sa.types.TypeEngine[Any]:
     return (
         sa.String(length)
         .with_variant(sa.String(length, collation="C"), "postgresql")
-        .with_variant(_ExactText(length), "mysql", "mariadb")
+        .with_variant(ExactText(length), "mysql", "mariadb")
     )
 
 

@@ -25,7 +25,7 @@ LAYERS = (
     {"sql"},
     {"protocols", "remote", "staged", "resolving"},
     {"shapes", "checks", "operations", "guarded", "decorators", "ledger"},
-    {"tools", "react", "workers", "admin", "telemetry", "testing"},
+    {"tools", "react", "workers", "admin", "telemetry", "testing", "alembic"},
     {"cli", "web", "__main__"},
     {"__init__"},
 )
