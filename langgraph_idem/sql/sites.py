@@ -303,7 +303,10 @@ def _commit(conn: sa.Connection) -> None:
     transaction = conn.get_transaction()
     if transaction is None:
         raise ConfigurationError(_ROLLED_BACK)
-    transaction.commit()
+    try:
+        transaction.commit()
+    except exc.OperationalError as error:  # a full disk; a deferred constraint is the tool's own
+        _tell(error)
 
 
 _ROLLED_BACK = (

@@ -283,7 +283,6 @@ def test_kills_are_shared_out_over_all_fields() -> None:
 # --- what it has found ----------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(raises=sa.exc.OperationalError, reason="a failed COMMIT is not put into words")
 @pytest.mark.parametrize("full_at", ["the claim", "the outcome"])
 def test_a_full_disk_at_commit_is_a_ledger_error(tmp_path: Path, full_at: str) -> None:
     """A commit of the ledger's own that fails is told as every failure of its database is."""
