@@ -105,6 +105,14 @@ def _identity(length: int) -> sa.types.TypeEngine[Any]:
 _LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 
+_STORED: dict[str, Any] = {
+    f"{name}_{option}": value
+    for name in ("mysql", "mariadb")
+    for option, value in (("engine", "InnoDB"), ("charset", "utf8mb4"))
+}
+"""With transactions, and with a place for every text whatever the database's own default is."""
+
+
 @dataclass(frozen=True)
 class LedgerTables:
     """The tables of one ledger."""
@@ -153,16 +161,14 @@ def ledger_tables(prefix: str = "idem_", schema: str | None = None) -> LedgerTab
         sa.Column("approved_by", sa.Text),
         sa.Column("approval_note", sa.Text),
         sqlite_with_rowid=False,
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
+        **_STORED,
     )
     version = sa.Table(
         f"{prefix}schema",
         metadata,
         sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("applied_at", UtcDateTime(), nullable=False),
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
+        **_STORED,
     )
     return LedgerTables(metadata, effects, version)
 

@@ -290,6 +290,24 @@ def test_an_encoding_with_no_place_for_every_key(postgresql_server: str) -> None
     engine.dispose()
 
 
+def test_a_table_with_no_place_for_every_text(mariadb_url: str) -> None:
+    """Neither can a table whose texts are latin1, which is the default of many a database."""
+    set_up(mariadb_url)
+    changed(mariadb_url, "alter table idem_effects modify result longtext character set latin1")
+    refused(mariadb_url, "does not take an effect: .*Incorrect string value")
+
+
+def test_a_database_with_another_default(mariadb_url: str) -> None:
+    """The ledger's own tables have a place for every text, whatever the database's default is."""
+    name = mariadb_url.rpartition("/")[2]
+    changed(mariadb_url, f"alter database {name} character set latin1 collate latin1_swedish_ci")
+    with Ledger(mariadb_url) as ledger:
+        ledger.setup()
+        assert ledger.once("ask", key="\N{RECEIPT}", do=lambda _session: "\N{RECEIPT} ж") == (
+            ledger.effects()[0].key + " ж"
+        )
+
+
 @pytest.mark.parametrize("mode", ["off", "memory"])
 def test_no_journal_on_sqlite(sqlite_url: str, mode: str) -> None:
     """Without one, a process killed inside a transaction leaves a damaged file."""

@@ -24,6 +24,8 @@ _WAIT: Final = 1.0
 """Seconds; nobody else can hold a key that was made up just now."""
 _ENDS: Final = ("a", "A", "\N{LATIN SMALL LETTER A WITH ACUTE}", "", " ")
 """What tells keys apart, and what some collations do not tell apart."""
+_TEXT: Final = '"\N{RECEIPT}"'
+"""A result that needs four bytes for a character, which some encodings do not have."""
 
 
 def rehearse(conn: sa.Connection, tables: LedgerTables) -> None:
@@ -61,7 +63,7 @@ def _play(conn: sa.Connection, tables: LedgerTables) -> None:
             raise ConfigurationError(_taken_for_another(table, end))
     if statements.insert(conn, _call(calls[0].key)):
         raise ConfigurationError(_won_twice(table))
-    done = statements.complete(conn, calls[0], "null") and statements.release(conn, calls[1])
+    done = statements.complete(conn, calls[0], _TEXT) and statements.release(conn, calls[1])
     if not done or statements.standing(conn, calls[1]) is not None:
         raise ConfigurationError(_unchanged(table))
 
