@@ -189,9 +189,9 @@ class Postgres(_Crashing):
 class MariaDB(_Crashing):
     """A MariaDB that is killed, and started again."""
 
-    def __init__(self, server: databases.ThrowAwayMariaDB) -> None:
+    def __init__(self, server: databases.ThrowAwayMariaDB, disk: SmallDisk | None) -> None:
         super().__init__(server.url)
-        self._server = server
+        self._server, self.disk = server, disk
 
     async def restart(self) -> None:
         """Kill it, and start it: it recovers from its log."""
@@ -205,7 +205,17 @@ class MariaDB(_Crashing):
     def fresh(self, folder: Path) -> Iterator[tuple[str, str, str]]:
         """Make a database, and a file for the checkpoints."""
         with databases.fresh_mariadb_database(self.url) as url:
+            if self.disk:
+                self._move(urlsplit(url).path.strip("/"), self.disk)
             yield self.through_wire(url), url, f"sqlite:///{folder / 'checkpoints.db'}"
+
+    def _move(self, name: str, disk: SmallDisk) -> None:
+        """Put an empty database on the small disk: its folder becomes a link."""
+        home = self._server._folder / "data" / name
+        there = Path(shutil.move(home, disk.folder / name))
+        for moved in (there, *there.iterdir()):
+            os.chown(moved, disk.folder.stat().st_uid, disk.folder.stat().st_gid)
+        home.symlink_to(there, target_is_directory=True)
 
 
 @contextlib.asynccontextmanager
@@ -225,7 +235,9 @@ async def database(name: str) -> AsyncIterator[Database]:
             disk = stack.enter_context(_small_disk(server._user))
             made = Postgres(stack.enter_context(server), disk)
         else:
-            made = MariaDB(stack.enter_context(databases.ThrowAwayMariaDB()))
+            maria = databases.ThrowAwayMariaDB()
+            disk = stack.enter_context(_small_disk(maria._user))
+            made = MariaDB(stack.enter_context(maria), disk)
         if made.wire is not None:
             await made.wire.open()
         try:

@@ -201,7 +201,7 @@ def _possible(cell: Cell) -> dict[What, int]:
     weights = {
         "sqlite": {What.FILL_DISK: 3, What.STEP_CLOCK: 4},
         "postgresql": {What.RESTART: 2, What.CUT_DATABASE: 7, What.FILL_DISK: 2},
-        "mariadb": {What.RESTART: 2, What.CUT_DATABASE: 7},
+        "mariadb": {What.RESTART: 2, What.CUT_DATABASE: 7, What.FILL_DISK: 2},
     }[cell.database]
     if cell.kind != "transactional":
         weights[What.CUT_PROVIDER] = 5
