@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
-from langgraph_idem.errors import ConfigurationError
+from langgraph_idem.errors import ConfigurationError, LedgerError
 from langgraph_idem.sql import probes
 from langgraph_idem.sql.dialects import MYSQL_LIKE
 from langgraph_idem.sql.schema import db_now
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _ADVISORY_LOCK: Final = 7_421_905_310_244_118
 """An arbitrary number that stands for "somebody is migrating a ledger"."""
 _NAMED_LOCK: Final = "langgraph_idem_migration"
+_LOCK_SECONDS: Final = 60
 
 
 def _create(conn: sa.Connection, tables: LedgerTables) -> None:
@@ -40,8 +41,8 @@ def migrate(conn: sa.Connection, tables: LedgerTables) -> None:
             what a ledger promises.
 
     """
-    probes.check_database(conn, tables)
     with _alone(conn):
+        probes.check_database(conn, tables)
         _step_up(conn, tables)
     probes.check_tables(conn, tables)
 
@@ -69,12 +70,19 @@ def current_version(conn: sa.Connection, tables: LedgerTables) -> int:
 def _alone(conn: sa.Connection) -> Iterator[None]:
     """Keep two migrations apart. SQLite's BEGIN IMMEDIATE has done so already."""
     if conn.dialect.name == "postgresql":
+        # Else a user's stricter level would show what was there before the wait for the lock.
+        conn.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
     if conn.dialect.name not in MYSQL_LIKE:
         yield
         return
-    conn.execute(sa.select(sa.func.get_lock(_NAMED_LOCK, 60)))
+    if conn.scalar(sa.select(sa.func.get_lock(_NAMED_LOCK, _LOCK_SECONDS))) != 1:
+        raise LedgerError(
+            f"Another migration of a ledger on this server has not ended within {_LOCK_SECONDS} s. "
+            "Nothing was changed here; try again when it has."
+        )
     try:
+        conn.exec_driver_sql("COMMIT")  # what was read before the lock is an older snapshot
         yield
         # The next one must see the version when it has the lock, so not after our own commit.
         conn.exec_driver_sql("COMMIT")

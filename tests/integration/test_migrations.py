@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
-from langgraph_idem import Ledger
+from langgraph_idem import Ledger, LedgerError
 from langgraph_idem.admin import LedgerAdmin, ddl
 from langgraph_idem.effects import State
 from langgraph_idem.sql import migrations
+from langgraph_idem.sql.schema import ledger_tables
 from tests.support import shop as shops
 from tests.support.racers import Racers
 
@@ -217,11 +219,11 @@ def next_version(monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.mark.parametrize("migrate", [by_setup, by_the_command])
 def test_a_step_is_taken_once(url: str, next_version: int, migrate: Callable[[str], None]) -> None:
-    """A step changes tables that are full, once, though four start at once and one starts later."""
+    """A step changes tables that are full, once, though eight start at once and one later."""
     engine = released(url, VERSIONS[-1])
     before = contents(engine)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(migrate, [url] * 4, timeout=100))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(migrate, [url] * 8, timeout=100))
     migrate(url)
     assert contents(engine) == [{**row, "extra": None} for row in before]
     with engine.connect() as conn:
@@ -246,3 +248,71 @@ def test_a_step_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyP
     with engine.connect() as conn:
         assert conn.scalar(sa.text("select max(version) from idem_schema")) == VERSIONS[-1]
     assert contents(engine) == before
+
+
+def test_a_migration_that_does_not_end_on_mariadb(
+    mariadb_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who does not get the lock changes nothing, and says why."""
+    monkeypatch.setattr(migrations, "_LOCK_SECONDS", 1)
+    engine = sa.create_engine(mariadb_url, poolclass=sa.NullPool)
+    with engine.connect() as conn:
+        # Not the library's own name: other tests migrate on this server meanwhile.
+        monkeypatch.setattr(migrations, "_NAMED_LOCK", "a lock of this test")
+        assert conn.scalar(sa.select(sa.func.get_lock("a lock of this test", 5))) == 1
+        with pytest.raises(LedgerError, match="has not ended within 1 s"):
+            by_setup(mariadb_url)
+    assert sa.inspect(engine).get_table_names() == []
+    by_setup(mariadb_url)
+
+
+def test_who_waited_for_a_migration_sees_what_it_did_on_mariadb(
+    mariadb_url: str, next_version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command looks at the version before it waits; afterwards it looks again."""
+    engine = released(mariadb_url, VERSIONS[-1])
+    monkeypatch.setattr(migrations, "_NAMED_LOCK", "another lock of this test")
+    lock = sa.literal("another lock of this test")
+    with engine.connect() as first, ThreadPoolExecutor(1) as pool:
+        first.execute(sa.select(sa.func.get_lock(lock, 5)))
+        second = pool.submit(by_the_command, mariadb_url)
+        _until(
+            engine,
+            "select count(*) from information_schema.processlist"
+            " where db = database() and state = 'User lock'",
+        )
+        migrations.STEPS[-1](first, ledger_tables())
+        row = f"insert into idem_schema values ({next_version}, utc_timestamp(6))"
+        first.exec_driver_sql(row)
+        first.commit()
+        first.execute(sa.select(sa.func.release_lock(lock)))
+        second.result(60)
+    assert "extra" in contents(engine)[0]
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_who_waited_for_a_migration_sees_what_it_did_on_postgresql(
+    postgresql_url: str, level: Any
+) -> None:
+    """Whatever level the user's engine has, who waited for another's set-up finds it done."""
+    engine = sa.create_engine(postgresql_url, poolclass=sa.NullPool)
+    theirs = sa.create_engine(postgresql_url, isolation_level=level)
+    with engine.connect() as first, ThreadPoolExecutor(1) as pool:
+        first.execute(sa.select(sa.func.pg_advisory_xact_lock(migrations._ADVISORY_LOCK)))
+        second = pool.submit(Ledger(theirs).setup)
+        _until(engine, "select count(*) from pg_locks where locktype = 'advisory' and not granted")
+        for statement in statements(VERSIONS[-1], "postgresql"):
+            first.exec_driver_sql(statement)
+        first.commit()
+        second.result(60)
+    theirs.dispose()
+    with engine.connect() as conn:
+        assert conn.scalars(sa.text("select version from idem_schema")).all() == [VERSIONS[-1]]
+
+
+def _until(engine: sa.Engine, somebody_waits: str) -> None:
+    deadline = time.monotonic() + 30
+    with engine.connect() as conn:
+        while not conn.scalar(sa.text(somebody_waits)):
+            assert time.monotonic() < deadline, "nobody waits for the lock"
+            time.sleep(0.01)
