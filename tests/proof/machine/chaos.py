@@ -188,6 +188,8 @@ class Chaos:
         for wire in filter(None, (self.database.wire, self.provider)):
             wire.heal()
         self._clock.value = latest_clock(self.cell)
+        if self.database.disk is not None:
+            self.database.disk.free()
 
     async def _live(self, life: Life) -> None:
         worker = Worker(self.place, self._limited(life), f"{life.number:04}")

@@ -18,8 +18,11 @@ from urllib.parse import urlsplit, urlunsplit
 from tests.proof.machine.wires import Wire
 from tests.support import databases
 
-DISK = "16m"
-"""How large the small disks are. PostgreSQL fills eight megabytes with an empty database."""
+DISK = "64m"
+"""How large the small disks are. PostgreSQL fills eight megabytes with an empty database, and as much
+with the checkpoints of a round."""
+ROOM = 4 << 20
+"""Bytes that must be left when nothing fills the disk."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,15 @@ class SmallDisk:
                         pass
 
     def free(self) -> None:
-        """Give the space back."""
+        """Give the space back.
+
+        Raises:
+            RuntimeError: The disk is full by itself, so that nothing could be said of what happens.
+
+        """
         (self.folder / "filler").unlink(missing_ok=True)
+        if shutil.disk_usage(self.folder).free < ROOM:
+            raise RuntimeError(f"the small disk of {DISK} is too small for a round")
 
     def remove(self) -> None:
         """Unmount it."""
