@@ -19,8 +19,8 @@ from tests.proof.machine.wires import Wire
 from tests.support import databases
 
 DISK = "64m"
-"""How large the small disks are. PostgreSQL fills eight megabytes with an empty database, and as much
-with the checkpoints of a round."""
+"""How large the small disks are. PostgreSQL fills eight megabytes with an empty database, and as
+much with the checkpoints of a round."""
 ROOM = 4 << 20
 """Bytes that must be left when nothing fills the disk."""
 
