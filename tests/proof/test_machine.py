@@ -224,6 +224,18 @@ def test_an_answer_that_is_not_the_recorded_one_is_found(
     assert any(told.startswith(found) for told in world.violations()), world.violations()
 
 
+def test_the_drivers_error_is_for_those_whose_tools_use_the_database(
+    world: World, tmp_path: Path
+) -> None:
+    """Where no tool and no checkpointer touches the database, its errors come as LedgerError."""
+    Journal(tmp_path, "0001").error("ship O-0001", sa.exc.OperationalError("", {}, OSError()))
+    found = evidence.read(world.place)
+    assert checker.violations(found) == []
+    found.shows_database = False
+    (told,) = checker.violations(found)
+    assert told.startswith("error: ship O-0001 gave 0001 OperationalError")
+
+
 def test_an_unknown_outcome_is_founded_where_an_answer_was_lost(
     world: World, tmp_path: Path
 ) -> None:

@@ -96,7 +96,10 @@ class Evidence:
 
 def read(place: Place) -> Evidence:
     """Read everything that is on disk."""
-    found = Evidence(needs_person=place.kind == "remote-neither")
+    found = Evidence(
+        needs_person=place.kind == "remote-neither",
+        shows_database=place.kind in {"transactional", "agent"},
+    )
     happened: defaultdict[str, list[int]] = defaultdict(list)
     engine = sa.create_engine(place.direct, poolclass=sa.NullPool)
     with engine.connect() as conn:
