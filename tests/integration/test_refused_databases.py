@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -498,6 +499,22 @@ def test_a_file_on_another_machine(mounted: Callable[[str], Path], kind: str) ->
     refused(f"sqlite:///{home}/shop.db", rf"is on a network file system \({kind}\)")
     (home / "local" / "link").symlink_to(home)
     refused(f"sqlite:///{home}/local/link/shop.db", rf"network file system \({kind}\)")
+
+
+def test_a_file_on_a_mount_of_the_kernels_own(tmp_path: Path) -> None:
+    """Likewise as the kernel itself tells it, of a mount that calls itself sshfs's."""
+    served, home = tmp_path / "served", tmp_path / "on a share"
+    for folder in (served, home):
+        folder.mkdir()
+    try:
+        mount = ["bindfs", "-o", "subtype=sshfs", str(served), str(home)]
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("bindfs is not installed, or may not mount here")
+    try:
+        refused(f"sqlite:///{home}/shop.db", r"is on a network file system \(fuse\.sshfs\)")
+    finally:
+        subprocess.run(["umount", "-l", str(home)], check=True)
 
 
 @pytest.mark.parametrize("kind", ["ext4", "overlay", "fuse.bindfs", "9p"])
