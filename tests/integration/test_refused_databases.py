@@ -323,18 +323,30 @@ def test_every_journal_on_sqlite(sqlite_url: str, mode: str) -> None:
         Ledger(engine).setup()
 
 
-@pytest.mark.parametrize("opened", ["vfs=unix-none", "vfs=unix-dotfile", "nolock=1"])
-def test_no_write_ahead_log_though_asked_for(tmp_path: Path, opened: str) -> None:
-    """Where it has no shared memory SQLite answers with another journal; locks may lack as well."""
-    refused(f"sqlite:///file:{tmp_path}/shop.db?{opened}&uri=true", "answers DELETE")
+def test_no_write_ahead_log_though_asked_for(tmp_path: Path) -> None:
+    """Where it has no shared memory SQLite answers with another journal."""
+    url = f"sqlite:///file:{tmp_path}/shop.db?vfs=unix-dotfile&uri=true"
+    refused(url, "answers DELETE")
+    with engine_of(url) as engine:  # has not asked for it, and has locks
+        Ledger(engine).setup()
 
 
 async def test_no_write_ahead_log_though_asked_for_when_awaiting(tmp_path: Path) -> None:
     """Likewise in the other colour."""
-    url = f"sqlite:///file:{tmp_path}/shop.db?vfs=unix-none&uri=true"
+    url = f"sqlite:///file:{tmp_path}/shop.db?vfs=unix-dotfile&uri=true"
     async with Ledger(url) as ledger:
         with pytest.raises(ConfigurationError, match="answers DELETE"):
             await ledger.asetup()
+
+
+@pytest.mark.parametrize("opened", ["vfs=unix-none", "nolock=1", "immutable=1"])
+def test_a_file_without_locks(tmp_path: Path, opened: str) -> None:
+    """Nothing keeps two writers apart there, whoever made the engine."""
+    url = f"sqlite:///file:{tmp_path}/shop.db?{opened}&uri=true"
+    refused(url, f"{opened} opens the SQLite file without locks")
+    with engine_of(url) as engine:
+        refused(engine, f"{opened} opens the SQLite file without locks")
+    set_up(f"sqlite:///file:{tmp_path}/shop.db?nolock=0&mode=rwc&uri=true")
 
 
 def test_a_ledger_in_an_attached_file(tmp_path: Path) -> None:

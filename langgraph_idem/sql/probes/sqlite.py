@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _OLDEST: Final = (3, 35, 0)
 """The first with RETURNING, by which a claim knows that it won."""
+_WITHOUT_LOCKS: Final = re.compile(r"[?&]((?:nolock|immutable)=[^0&][^&]*|vfs=unix-none)(?=&|$)")
 _KEPT_AFTER_A_CRASH: Final = frozenset({"delete", "truncate", "persist", "wal"})
 
 ASKED_JOURNAL: Final = "langgraph_idem_asked_journal"
@@ -31,6 +33,7 @@ def check_database(conn: sa.Connection, tables: LedgerTables) -> None:
 
     """
     _check_version(conn)
+    _check_locks(conn.engine.url)
     schema = tables.effects.schema or "main"
     files = {row.name: row.file for row in conn.exec_driver_sql("PRAGMA database_list")}
     if schema not in files:
@@ -87,6 +90,14 @@ def _check_version(conn: sa.Connection) -> None:
         )
 
 
+def _check_locks(url: sa.URL) -> None:
+    if found := _WITHOUT_LOCKS.search(url.render_as_string()):
+        raise ConfigurationError(
+            f"{found[1]} opens the SQLite file without locks: two processes could both win, or "
+            "damage it. Leave it out."
+        )
+
+
 def _check_place(file: str) -> None:
     if not file:
         raise ConfigurationError(
@@ -118,6 +129,5 @@ def _check_journal(conn: sa.Connection, mode: str) -> None:
     if asked != mode:
         raise ConfigurationError(
             f"SQLite was asked for journal_mode={asked.upper()} and answers {mode.upper()}: this "
-            "file, or the way it is opened (vfs=, nolock=, immutable=), has no shared memory and "
-            "perhaps no locks. Put it on a local disk and open it as an ordinary file."
+            "file, or the way it is opened (vfs=), has no shared memory and perhaps no locks. Put it on a local disk and open it as an ordinary file."
         )
