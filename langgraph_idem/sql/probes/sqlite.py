@@ -129,6 +129,6 @@ def _check_journal(conn: sa.Connection, mode: str) -> None:
     if asked != mode:
         raise ConfigurationError(
             f"SQLite was asked for journal_mode={asked.upper()} and answers {mode.upper()}: this "
-            "file, or the way it is opened (vfs=), has no shared memory and perhaps no locks. Put it "
-            "on a local disk and open it as an ordinary file."
+            "file, or the way it is opened (vfs=), has no shared memory and perhaps no locks. Put "
+            "it on a local disk and open it as an ordinary file."
         )
