@@ -483,9 +483,10 @@ def test_a_column_that_is_missing(ready: str) -> None:
 # --- where the file is ----------------------------------------------------------------------------
 
 MOUNTINFO: Final = """\
-27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 27 0:39 / {home} rw,relatime - autofs systemd-1 rw
 31 27 0:40 / {home} rw,relatime shared:3 - {kind} server:/export rw,vers=4.2
 32 31 0:41 / {home}/local rw - tmpfs tmpfs rw
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 """
 
 

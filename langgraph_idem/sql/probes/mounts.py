@@ -22,7 +22,7 @@ def network_file_system(file: str) -> str | None:
     """Return the kind of network file system that a file is on.
 
     Args:
-        file: Its path; the file need not be there yet.
+        file: Its path in full, without symbolic links, as SQLite gives it.
 
     Returns:
         The kind as the mount says it, or None: it is a local one, or nobody can tell (there is no
@@ -33,7 +33,7 @@ def network_file_system(file: str) -> str | None:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return None
-    kind = _kind_of(os.path.realpath(file), mounts)
+    kind = _kind_of(file, mounts)
     return kind if kind.removeprefix("fuse.") in _NETWORK else None
 
 

@@ -75,7 +75,7 @@ def _call(key: str) -> Call:
         key=key,
         kind=Kind.TRANSACTIONAL,
         fingerprint="",
-        arguments=None,
+        arguments=_TEXT,
         attempt_id=uuid.uuid4().hex,
     )
 
