@@ -174,8 +174,9 @@ class LedgerAdmin:
             return
         if found == 0:
             raise LedgerError(
-                f"There is no ledger in this database: no table {self._tables.schema.fullname}. "
-                "Are --prefix and --schema right? `langgraph-idem migrate` makes the tables."
+                f"There is no ledger in this database: table {self._tables.schema.fullname} is not "
+                "there, or tells no version. Are --prefix and --schema right? `langgraph-idem "
+                "migrate` makes the tables."
             )
         if found > known:
             raise LedgerError(

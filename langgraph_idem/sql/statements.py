@@ -14,6 +14,7 @@ from sqlalchemy import bindparam, func
 from langgraph_idem.codec import CODEC_VERSION
 from langgraph_idem.decisions import Seen
 from langgraph_idem.effects import EffectRecord, Kind, Origin, State
+from langgraph_idem.errors import LedgerError
 from langgraph_idem.sql.dialects import arbitrated_insert
 from langgraph_idem.sql.prepared import Prepared
 from langgraph_idem.sql.schema import COLUMNS, db_now
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
     from langgraph_idem.decisions import Call, Word
     from langgraph_idem.sql.schema import LedgerTables
+
+
+_TRIES: Final = 10
+"""How often in a row a claim may lose to a row that is gone when it is read."""
 
 
 class LedgerStatements:
@@ -90,14 +95,24 @@ class LedgerStatements:
 
         The insert alone decides the race. Should the row be gone again by the time we read it
         (its holder released it), the insert is tried once more.
+
+        Raises:
+            LedgerError: What the insert loses to cannot be read, time and again.
+
         """
-        while not self.insert(conn, call):
+        for _ in range(_TRIES):
+            if self.insert(conn, call):
+                self.expects_replay = False
+                return None
             found = self.read(conn, call.scope, call.operation, call.key)
             if found is not None:
                 self.expects_replay = True
                 return found
-        self.expects_replay = False
-        return None
+        raise LedgerError(
+            f"{call.operation} for {call.key} cannot be claimed, because of a row that cannot be "
+            "read: the ledger's table compares keys otherwise than byte by byte, or keeps rows "
+            "from this user. Nothing was done; ledger.setup() says what is wrong with it."
+        )
 
     def insert(self, conn: sa.Connection, call: Call) -> bool:
         """Insert the claim; tell whether it won."""

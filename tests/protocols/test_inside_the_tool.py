@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,6 +202,20 @@ def test_deleted_claim_is_noticed(shop: Shop, ledger: Ledger) -> None:
     with pytest.raises(LedgerError, match="everything was rolled back"):
         vandal("O-1")
     assert shop.see("O-1").is_nothing
+
+
+def test_a_claim_that_loses_to_what_cannot_be_read_ends(tmp_path: Path) -> None:
+    """Where keys are compared otherwise than byte by byte, the claim ends in words, not never."""
+    mine = Shop(f"sqlite:///{tmp_path / 'shop.db'}")
+    with mine.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "create unique index folded on idem_effects (scope, operation, key collate nocase)"
+        )
+    with Ledger(mine.url) as ledger:
+        shops.tool(ledger, "session")("O-1")
+        with pytest.raises(LedgerError, match="cannot be claimed"):
+            shops.tool(ledger, "session")("o-1")
+    assert mine.see("o-1").is_nothing
 
 
 def test_fencing_token_decides_who_completes(shop: Shop, ledger: Ledger) -> None:
