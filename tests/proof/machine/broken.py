@@ -6,12 +6,16 @@ the library in that worker only.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from langgraph_idem import remote
 from langgraph_idem.sql import sites
 from langgraph_idem.sql.statements import LedgerStatements
+
+BETWEEN: Final = 0.02
+"""Seconds between two commits, so that some of twenty kills come just then."""
 
 
 def _no_claim() -> None:
@@ -32,6 +36,7 @@ def _commit_after_tool(kind: Any) -> None:
 
     def apart(conn: Any) -> None:
         sites._commit(conn)
+        time.sleep(BETWEEN)
         sites._begin(conn)
 
     async def tool(tx: Any) -> Any:

@@ -180,7 +180,8 @@ class Chaos:
             await asyncio.sleep(BETWEEN_LOOKS)
             with contextlib.suppress(sa.exc.DBAPIError):  # the server is down
                 apart = await asyncio.to_thread(evidence.apart, self.place)
-                self.accidents += [f"midway: {told}" for told in apart]
+                new = [told for told in apart if f"midway: {told}" not in self.accidents]
+                self.accidents += [f"midway: {told}" for told in new]
                 self.tally.detail["looks in between"] += 1
 
     def calm(self) -> None:
