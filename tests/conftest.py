@@ -16,17 +16,31 @@ if TYPE_CHECKING:
 
 REMOTE_TESTS = Path(__file__).parent / "remote"
 SERVER_FIXTURES = {"postgresql_server": "postgresql", "mariadb_server": "mariadb"}
+SERVER_PARAMETERS = {
+    **dict.fromkeys(("postgresql", "psycopg", "asyncpg"), "postgresql"),
+    **dict.fromkeys(("mariadb", "mysql", "pymysql", "asyncmy"), "mariadb"),
+}
+"""What a parameter is called by which a fixture chooses a database, or its driver."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that asks for a server is marked so, without anybody having to remember it."""
     for item in items:
-        for fixture, name in SERVER_FIXTURES.items():
-            if fixture in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.server(name))
+        for name in _servers_of(item):
+            item.add_marker(pytest.mark.server(name))
         if item.path.is_relative_to(REMOTE_TESTS):
             item.add_marker(pytest.mark.server("remotes"))
+
+
+def _servers_of(item: pytest.Item) -> set[str]:
+    """Name the servers of a test: by its fixtures, or by what a fixture of its will ask for."""
+    fixtures = getattr(item, "fixturenames", ())
+    found = {name for fixture, name in SERVER_FIXTURES.items() if fixture in fixtures}
+    if "request" in fixtures and (parameters := getattr(item, "callspec", None)) is not None:
+        words = parameters.id.split("-")
+        found |= {SERVER_PARAMETERS[word] for word in words if word in SERVER_PARAMETERS}
+    return found
 
 
 NOT_APPLICABLE = "not applicable: "
