@@ -414,7 +414,8 @@ def _first_failure(tests: tuple[str, ...], copy: Path) -> str:
     except subprocess.TimeoutExpired:
         return "(the tests do not end)"
     lines = run.stdout.splitlines()
-    failed = [line.split(" ")[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    said = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    failed = [line.partition(" ")[2].partition(" - ")[0] for line in said]
     if not failed and run.returncode:
         raise RuntimeError(f"pytest could not run {' '.join(tests)}:\n{run.stdout}\n{run.stderr}")
     return failed[0].rpartition("::")[2] if failed else ""
