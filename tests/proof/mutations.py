@@ -324,7 +324,7 @@ MUTATIONS: Final = (
         "tools/host.py",
         "return isinstance(error, GraphBubbleUp) or is_invalid_resume(error)",
         "return False",
-        ("tests/integration/test_remote_questions.py",),
+        ("tests/langgraph/test_cases_interrupts.py",),
     ),
     Mutation(
         "an error that the tool reports is recorded as its success",
