@@ -134,7 +134,7 @@ class IdempotentToolNode(ToolNode):
 
     def _update(self, call: RunningCall, result: Any) -> dict[str, Any]:  # noqa: ARG002 - for subclasses
         """Return what goes into the state beside the messages."""
-        steps = steps_of(call.receipts) if call.receipts else []
+        steps = steps_of(call.receipts)
         return {DONE_STEPS: steps} if steps and _has_field(call.request.state, DONE_STEPS) else {}
 
 

@@ -170,8 +170,8 @@ async def test_a_refusal_is_final(business: Business) -> None:
     assert [record.state for record in seen.records] == [State.FAILED]
 
 
-async def test_an_error_undoes_everything(business: Business) -> None:
-    """Any other error leaves nothing behind, and the next call brings the effect about."""
+def stumbling() -> Callable[[sa.Connection, str], shops.Shipped]:
+    """Make what a tool does that fails the first time, when its rows are written."""
     fails = iter([True, False])
 
     def stumble(conn: sa.Connection, order_id: str) -> shops.Shipped:
@@ -180,7 +180,12 @@ async def test_an_error_undoes_everything(business: Business) -> None:
             raise RuntimeError("no")
         return shipped
 
-    tool = business.tool(stumble)
+    return stumble
+
+
+async def test_an_error_undoes_everything(business: Business) -> None:
+    """Any other error leaves nothing behind, and the next call brings the effect about."""
+    tool = business.tool(stumbling())
     with pytest.raises(RuntimeError, match="no"):
         await told(tool("O-1"))
     assert business.shop.see("O-1").is_nothing
@@ -355,16 +360,8 @@ async def test_several_ledgers_in_one_database(business: Business) -> None:
 async def test_an_engine_of_the_users(business: Business, options: dict[str, Any]) -> None:
     """Over the user's own engine, whatever its mode, claim and rows are one commit."""
     engine = business.engine(**options)
-    fails = iter([True, False])
-
-    def stumble(conn: sa.Connection, order_id: str) -> shops.Shipped:
-        shipped = shops.ship(conn, order_id)
-        if next(fails):
-            raise RuntimeError("no")
-        return shipped
-
     theirs = Business(business.shop, business.url, business.is_async, Ledger(engine))
-    tool = theirs.tool(stumble)
+    tool = theirs.tool(stumbling())
     with pytest.raises(RuntimeError, match="no"):
         await told(tool("O-1"))
     assert business.shop.see("O-1").is_nothing

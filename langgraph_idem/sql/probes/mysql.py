@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from langgraph_idem.errors import ConfigurationError
-from langgraph_idem.sql.probes.uniqueness import UniqueIndex
+from langgraph_idem.sql.probes.uniqueness import UniqueIndex, gathered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ _ENGINE: Final = sa.text(
     " where table_schema = coalesce(:schema, database()) and table_name = :name"
 )
 _UNIQUE: Final = sa.text(
-    "select index_name as name, column_name as col, sub_part as part"
+    "select index_name as name, column_name as `column`, sub_part as part"
     " from information_schema.statistics"
     " where table_schema = coalesce(:schema, database()) and table_name = :name"
     " and non_unique = 0 order by index_name, seq_in_index"
@@ -67,18 +67,12 @@ def check_table(conn: sa.Connection, effects: sa.Table) -> None:
 
 def unique_indexes(conn: sa.Connection, effects: sa.Table) -> Sequence[UniqueIndex]:
     """List the table's unique indexes."""
-    found: dict[str, list[sa.Row[tuple[object, ...]]]] = {}
-    for row in conn.execute(_UNIQUE, _named(effects)):
-        found.setdefault(row.name, []).append(row)
-    return [
-        UniqueIndex(name, tuple(row.col or "" for row in rows), _flaw(rows))
-        for name, rows in found.items()
-    ]
+    return gathered(conn.execute(_UNIQUE, _named(effects)), _flaw)
 
 
 def _flaw(rows: Sequence[sa.Row[tuple[object, ...]]]) -> str | None:
     cut = [row for row in rows if row.part is not None]
-    return f"compares only the first {cut[0].part} characters of {cut[0].col}" if cut else None
+    return f"compares only the first {cut[0].part} characters of {cut[0].column}" if cut else None
 
 
 def _named(effects: sa.Table) -> dict[str, str | None]:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from langgraph_idem.errors import ConfigurationError
 from langgraph_idem.sql.probes.mounts import network_file_system
-from langgraph_idem.sql.probes.uniqueness import UniqueIndex
+from langgraph_idem.sql.probes.uniqueness import UniqueIndex, gathered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,13 +64,7 @@ def unique_indexes(conn: sa.Connection, effects: sa.Table) -> Sequence[UniqueInd
         ' pragma_index_xinfo(i.name, :s) c where i."unique" and c.key order by i.name, c.seqno'
     )
     names = {"t": effects.name, "s": effects.schema or "main"}
-    found: dict[str, list[sa.Row[tuple[object, ...]]]] = {}
-    for row in conn.execute(query, names):
-        found.setdefault(row.name, []).append(row)
-    return [
-        UniqueIndex(name, tuple(row.column or "" for row in rows), _flaw(rows))
-        for name, rows in found.items()
-    ]
+    return gathered(conn.execute(query, names), _flaw)
 
 
 def _flaw(rows: Sequence[sa.Row[tuple[object, ...]]]) -> str | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from langgraph_idem.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import sqlalchemy as sa
 
@@ -30,6 +30,25 @@ class UniqueIndex:
     name: str
     columns: tuple[str, ...]
     flaw: str | None = None
+
+
+def gathered(
+    rows: Iterable[sa.Row[Any]], flaw: Callable[[Sequence[sa.Row[Any]]], str | None]
+) -> list[UniqueIndex]:
+    """Make unique indexes of a catalogue that has a row for each of their columns.
+
+    Args:
+        rows: With a ``name`` and a ``column``, in the order of the columns.
+        flaw: Says of the rows of one index why it does not make its columns unique.
+
+    """
+    found: dict[str, list[sa.Row[Any]]] = {}
+    for row in rows:
+        found.setdefault(row.name, []).append(row)
+    return [
+        UniqueIndex(name, tuple(row.column or "" for row in of_one), flaw(of_one))
+        for name, of_one in found.items()
+    ]
 
 
 def check_uniqueness(effects: sa.Table, found: Sequence[UniqueIndex]) -> None:
